@@ -6,13 +6,19 @@ import type { SessionRunner } from './session-runner.js';
 /** The largest frame that is read, in bytes. A stream that is longer is not read to its end. */
 const MAX_FRAME = 16 * 1024 * 1024;
 
-/** What arrives before the session exists waits; at most this many packets and bytes. Their senders repeat what is dropped. */
+/**
+ * What arrives before the session exists waits; at most this many packets and bytes. Senders repeat the requests and results that are
+ * dropped. Of a goodbye that is dropped, the room's report of its sender's leave takes the place.
+ */
 const EARLY_PACKETS = 1_024;
 const EARLY_BYTES = 4 * 1024 * 1024;
 
-/** The most streams that are read at the same time: of all senders, and of one, as in the core (`streams_per_peer`). */
+/**
+ * The most streams of one sender that are read at the same time, and the bytes of them that are held: two frames of the largest size.
+ * Those of others are not affected. The core takes four, but an SDK reports the streams of a burst before it passes their chunks.
+ */
 const STREAMS = 64;
-const STREAMS_OF_ONE = 4;
+const STREAM_BYTES = 2 * MAX_FRAME;
 
 /** A stream without a chunk for so long is given up, in milliseconds, as in the core (`Times::stream_idle`). */
 const STREAM_IDLE = 10_000;
@@ -24,8 +30,8 @@ export class Inbox {
   readonly #warn: (message: string) => void;
   readonly #early: ReceivedPacket[] = [];
   #earlyBytes = 0;
-  /** The streams that are read, by their senders. */
-  readonly #streams = new Map<string, number>();
+  /** What is read, by its sender. */
+  readonly #reading = new Map<string, Reading>();
   #isClosed = false;
 
   constructor(port: RoomPort, runner: SessionRunner, view: RoomView, warn: (message: string) => void) {
@@ -54,31 +60,31 @@ export class Inbox {
     const max = Math.min(length ?? MAX_FRAME, MAX_FRAME);
     // A stream that says that it is too long is refused by the core, by its header.
     const isTooLong = length !== undefined && length > MAX_FRAME;
-    // Otherwise one participant could keep the large frames of all others out, with streams that do not end.
-    const ofOne = this.#streams.get(from) ?? 0;
-    const ofAll = [...this.#streams.values()].reduce((sum, count) => sum + count, 0);
-    if (ofOne >= STREAMS_OF_ONE || ofAll >= STREAMS) {
-      const limit = ofOne >= STREAMS_OF_ONE ? `${STREAMS_OF_ONE} byte streams of one participant` : `${STREAMS} byte streams`;
-      this.#warn(`more than ${limit} arrive at once; one of ${from} is not read`);
+    const reading = this.#reading.get(from) ?? { streams: 0, bytes: 0 };
+    if (reading.streams >= STREAMS) {
+      this.#warn(`more than ${STREAMS} byte streams of ${from} arrive at once; one is not read`);
       return giveUp(chunks[Symbol.asyncIterator]());
     }
-    this.#streams.set(from, ofOne + 1);
+    reading.streams += 1;
+    this.#reading.set(from, reading);
     const parts: Uint8Array[] = [];
     let size = 0;
     try {
       if (!isTooLong) {
         for await (const chunk of untilIdle(chunks)) {
           size += chunk.length;
+          reading.bytes += chunk.length;
           parts.push(chunk);
           if (size > max) break; // the core sees that it is too long
+          if (reading.bytes > STREAM_BYTES) throw new Error('the streams of this sender are too large together');
         }
       }
     } catch {
-      return; // its sender repeats it
+      return; // cut off or given up: its sender sends it again if it knows, or the call ends by its time limit
     } finally {
-      const left = (this.#streams.get(from) ?? 1) - 1;
-      if (left > 0) this.#streams.set(from, left);
-      else this.#streams.delete(from);
+      reading.streams -= 1;
+      reading.bytes -= size;
+      if (reading.streams === 0) this.#reading.delete(from);
     }
     if (!this.#runner.isOpen) return;
     this.#view.flush();
@@ -109,6 +115,12 @@ export class Inbox {
     this.#early.push(packet);
     this.#earlyBytes += packet.bytes.length;
   }
+}
+
+/** The streams of one sender. */
+interface Reading {
+  streams: number;
+  bytes: number;
 }
 
 /** The chunks of a stream; throws if none comes for {@link STREAM_IDLE}. */

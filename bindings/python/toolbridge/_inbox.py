@@ -13,7 +13,8 @@ from ._session_runner import SessionRunner
 #: The largest frame that is read, in bytes. A stream that is longer is not read to its end.
 MAX_FRAME = 16 * 1024 * 1024
 
-#: What arrives before a join is known waits; at most this many packets and bytes. Their senders repeat what is dropped.
+#: What arrives before a join is known waits; at most this many packets and bytes. Senders repeat the requests and results that are
+#: dropped. Of a goodbye that is dropped, the room's report of its sender's leave takes the place.
 EARLY_PACKETS = 1_024
 EARLY_BYTES = 4 * 1024 * 1024
 
@@ -116,7 +117,7 @@ class Inbox:
                     if sum(it.size for it in self._streams if it.stream.sender == stream.sender) > STREAM_BYTES:
                         return self._count("broken_streams")
         except Exception:
-            return self._count("broken_streams")  # its sender repeats it
+            return self._count("broken_streams")  # its sender sends it again if it knows, or the call ends by its time limit
         finally:
             reading.end()
             self._streams.discard(reading)

@@ -8,6 +8,7 @@ import { after, test } from 'node:test';
 
 import * as toolbridgeModule from 'toolbridge';
 
+import { offered } from './caller.mjs';
 import { allowData, assistant, callOnce, Room, closeBrowser, dispose, freshRoom, needs, openPage, toolbridge, token, url } from './ends.mjs';
 import { consent, makeTools } from './tools.mjs';
 
@@ -114,6 +115,22 @@ test('Chromium: toolbridge/js works under a strict policy, without a warning', b
   const called = await callOnce(room, 'echo', { text: 'hi' });
   assert.deepEqual(called.result, { text: 'hi' }, JSON.stringify(called));
   assert.deepEqual(page.logs.filter((line) => line.includes('WebAssembly')), []);
+});
+
+test('Node: large frames that both ends send at once all arrive', { ...needs('server'), timeout: 120_000 }, async (t) => {
+  const room = freshRoom();
+  await inNode(t, room);
+  const livekit = new Room();
+  const bot = new toolbridgeModule.Assistant(livekit);
+  t.after(async () => {
+    await bot.close();
+    await livekit.disconnect();
+  });
+  await livekit.connect(url, token(room, 'agent', { role: 'assistant' }), { autoSubscribe: false, dynacast: false });
+  await offered(bot, ['phone']);
+  const text = 'x'.repeat(20_000);
+  const calls = Array.from({ length: 48 }, (_, n) => bot.call('echo', { text: text + n }, { timeout: 60_000 }));
+  assert.deepEqual(await Promise.all(calls), calls.map((_, n) => ({ text: text + n })));
 });
 
 test('Node: room that is encrypted end to end', { ...needs('server', 'toolbridge'), timeout: 120_000 }, async (t) => {
