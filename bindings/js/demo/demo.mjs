@@ -13,6 +13,8 @@ import { parseArgs, promisify } from 'node:util';
 
 import { build } from 'esbuild';
 
+import { serverUrl } from './server-url.mjs';
+
 const { values } = parseArgs({ options: { port: { type: 'string', default: '0' } } });
 const { TOOLBRIDGE } = process.env;
 if (!TOOLBRIDGE) {
@@ -58,14 +60,7 @@ async function bundle() {
 async function startServer() {
   const env = { ...process.env, LIVEKIT_API_KEY: 'devkey', LIVEKIT_API_SECRET: randomBytes(24).toString('base64url') };
   const child = start(['dev', '--port', '0'], env);
-  for await (const line of createInterface({ input: child.stdout })) {
-    const url = /LIVEKIT_URL=(\S+)/.exec(line)?.[1];
-    if (url !== undefined) {
-      child.stdout.resume();
-      return { ...env, LIVEKIT_URL: url };
-    }
-  }
-  throw new Error('toolbridge dev did not start');
+  return { ...env, LIVEKIT_URL: await serverUrl(child) };
 }
 
 const children = new Set();

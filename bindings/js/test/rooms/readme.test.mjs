@@ -3,13 +3,13 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { createServer } from 'node:http';
-import { createInterface } from 'node:readline';
 import { dirname } from 'node:path';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
 import { build } from 'esbuild';
 
+import { serverUrl } from '../../demo/server-url.mjs';
 import { example } from '../readme.mjs';
 import { closeBrowser, launchBrowser, needs } from './ends.mjs';
 
@@ -26,14 +26,7 @@ async function startServer(t) {
     child.kill();
     await ended;
   });
-  for await (const line of createInterface({ input: child.stdout })) {
-    const url = /LIVEKIT_URL=(\S+)/.exec(line)?.[1];
-    if (url !== undefined) {
-      child.stdout.resume();
-      return { ...env, LIVEKIT_URL: url };
-    }
-  }
-  throw new Error('toolbridge dev did not start');
+  return { ...env, LIVEKIT_URL: await serverUrl(child) };
 }
 
 /** Runs a line of shell. */
