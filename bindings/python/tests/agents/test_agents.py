@@ -131,15 +131,10 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
             """Returns the text."""
             return f"tv: {text}"
 
-        async with Client(second_room, [echo]) as second:
+        async with Client(second_room, [echo]):
             await connect(second_room, name, "tv", "client")
-            bound = asyncio.Event()
-            second.on("registered", lambda _: bound.set())
-            second.on("bound", lambda _: bound.set())
-            await bound.wait()
-            seen = await phone.turn(("own", {}))
-            while seen["schema"]["parameters"]["required"] != ["text", "owner"]:
-                seen = await phone.turn(("own", {}))
+            seen = await phone.turn(("own", {}), owners={"echo": ["phone", "tv"], "fail": []})
+            assert seen["schema"]["parameters"]["required"] == ["text", "owner"]
             assert seen["schema"]["parameters"]["properties"]["owner"]["enum"] == ["phone", "tv"]
             assert not {"fail", "hang"} & set(seen["tools"])
             (output,) = (await phone.turn(("echo", {"text": "a", "owner": "tv"})))["outputs"]

@@ -51,6 +51,18 @@ class Helper(Agent):
             self.late.set()
 
 
+async def have_owners(bridge, owners):
+    """Returns when the tools have these owners."""
+    changed = asyncio.Event()
+    stop = bridge.on("tools_changed", lambda _: changed.set())
+    try:
+        while any(sorted(it.owner for it in bridge.tools() if it.tool.name == tool) != those for tool, those in owners.items()):
+            await changed.wait()
+            changed.clear()
+    finally:
+        stop()
+
+
 async def job(context: JobContext):
     bridge = Assistant(context.room)
     session = AgentSession(llm=Script(), vad=None, turn_handling={"turn_detection": "manual"})
@@ -69,6 +81,7 @@ async def job(context: JobContext):
             outputs = [it for it in agent.chat_ctx.items if it.type == "function_call_output" and it.call_id.endswith("_late")]
             await bridge.call("report", {"late": [[it.name, it.output, it.is_error] for it in outputs]}, to="phone")
             continue
+        await have_owners(bridge, turn.get("owners", {}))
         stop = lambda: None
         if turn.get("progress"):
             # The tool ends after the model has answered its progress.
