@@ -3,7 +3,6 @@ import type { CoreParticipant } from './core.js';
 import { closeReason, participantKind, STREAM_TOPIC, type Destination, type PortEvents, type RoomState } from './room-port.js';
 import {
   ENCRYPTION_OVERHEAD,
-  RELIABLE,
   requireFunctions,
   SdkPort,
   streamFunctions,
@@ -43,6 +42,9 @@ interface StreamInfo {
   readonly attributes?: Readonly<Record<string, string>> | undefined;
   readonly encryptionType?: number | undefined;
 }
+
+/** The number of the reliable kind of packets, in LiveKit's protocol. */
+const RELIABLE = 0;
 
 /** The number of LiveKit's encryption type of packets that are not encrypted. */
 const NOT_ENCRYPTED = 0;

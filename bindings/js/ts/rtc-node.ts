@@ -3,7 +3,6 @@ import type { CoreParticipant } from './core.js';
 import { closeReason, participantKind, STREAM_TOPIC, type Destination, type PortEvents, type RoomState } from './room-port.js';
 import {
   ENCRYPTION_OVERHEAD,
-  RELIABLE,
   requireFunctions,
   SdkPort,
   streamFunctions,
@@ -43,6 +42,9 @@ interface StreamInfo {
 /** The numbers of the FFI's `ConnectionState`. */
 const CONNECTED = 1;
 const RECONNECTING = 2;
+
+/** The number of the reliable kind of packets, in the FFI: not that of LiveKit's protocol. */
+const RELIABLE = 1;
 
 /** Returns whether this is rtc-node's `Room`. */
 export function isRtcNodeRoom(room: object): room is RtcNodeRoom {

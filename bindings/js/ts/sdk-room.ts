@@ -35,9 +35,6 @@ export interface Reader<Info> extends AsyncIterable<Uint8Array> {
 /** The listeners of a room, by the names of its events. */
 export type Listeners = readonly (readonly [string, (...args: never[]) => void])[];
 
-/** The number of LiveKit's reliable kind of packets. */
-export const RELIABLE = 1;
-
 /** The bytes that end-to-end encryption adds to a packet, with its envelope. */
 export const ENCRYPTION_OVERHEAD = 44;
 
