@@ -38,6 +38,8 @@ enum Keep {
     Words(&'static [&'static str]),
     /// A string of hexadecimal digits and `-`, or of decimal digits.
     Digits,
+    /// A number, or a list of such.
+    Numbers,
     /// Nothing of it, and readers expect a map.
     Data,
     /// Nothing of it.
@@ -56,7 +58,7 @@ const fn two(name: &'static str, also: &'static str, keep: Keep) -> Field {
     Field { name, also, keep }
 }
 
-use Keep::{Data, Digits, Flag, Id, Map, Number, Text, Tools, Word, Words};
+use Keep::{Data, Digits, Flag, Id, Map, Number, Numbers, Text, Tools, Word, Words};
 
 /// The codes of section 3 of `wire.md`, and those of `CallError`. Other codes are a tool's own.
 pub(super) const CODES: &[&str] = &[
@@ -107,6 +109,8 @@ const META: &[Field] = &[
     field("bridge.heard", Flag),
     field("bridge.bye", Flag),
     field("bridge.began", Flag),
+    field("bridge.acks", Numbers),
+    field("bridge.held", Number),
     field("bridge.reported", Flag),
     field("bridge.batch.id", Digits),
     field("bridge.batch.index", Digits),
@@ -328,15 +332,20 @@ impl Reduced<'_> {
         let stays = match (keep, token) {
             (_, token) if token.is_absent() => true,
             (Id, Token::Str(_)) | (Flag, Token::Bool(_)) => true,
-            (Number | Digits, Token::Unsigned(_) | Token::Negative(_) | Token::F32(_) | Token::F64(_)) => {
-                true
-            }
+            (
+                Number | Numbers | Digits,
+                Token::Unsigned(_) | Token::Negative(_) | Token::F32(_) | Token::F64(_),
+            ) => true,
             (Digits, Token::Str(text)) => text.len() <= 64 && text.iter().all(is_digit),
             (Word(words), _) => word(words),
             (Map(fields), Token::Map(_)) => return self.map(start, fields),
             (Words(words), Token::Array(count)) => {
                 self.out.array(count as usize);
                 return self.elements(inside, count, |it, start, end| it.value(start, end, Word(words)));
+            }
+            (Numbers, Token::Array(count)) => {
+                self.out.array(count as usize);
+                return self.elements(inside, count, |it, start, end| it.value(start, end, Numbers));
             }
             (Tools, Token::Array(count)) => {
                 self.out.array(count as usize);

@@ -51,6 +51,9 @@ fn shown(decoded: &DecodedFrame, redacted: bool, leave: Leave) -> Value {
                 *value = Value::from("(any)"); // that it is there is compared
             }
         }
+        // The clock decides whether a request carries acknowledgements.
+        meta.remove("bridge.acks");
+        meta.remove("bridge.held");
         if leave.heard {
             meta.remove("bridge.heard");
         }

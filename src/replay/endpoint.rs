@@ -269,6 +269,12 @@ impl Endpoint {
         let mut meta = meta_of(frame);
         if frame.meta_str("bridge.to").is_some() && !self.for_others.contains(&decoded.about) {
             meta.set_text("bridge.to", &self.session.address_shown_to(from.identity()));
+            if let Some(carried) = frame.meta_get("bridge.acks") {
+                let recorded: Vec<(i32, u64)> = carried.decode().ok()?;
+                let now = |(stanza, held)| Some((*self.numbered.get(&i32::unsigned_abs(stanza))?, held));
+                let stanzas: Vec<(i32, u64)> = recorded.into_iter().filter_map(now).collect();
+                meta.set("bridge.acks", stanzas).ok()?;
+            }
         } else if let Message::Acknowledgement(it) = &decoded.message {
             let stanza = it.acknowledged_stanza_id?.unsigned_abs();
             let stanza = *self.numbered.get(&stanza)?;

@@ -178,6 +178,7 @@ mod result_size;
 mod secrets;
 mod session_admission;
 mod session_calls;
+mod session_carried;
 mod session_choose;
 mod session_claims;
 #[cfg(feature = "deflate")]

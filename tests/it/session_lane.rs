@@ -14,7 +14,7 @@ use crate::session_world::{Fate, Lossy, MS, Random, SECOND, World, request, tool
 
 /// An assistant and a phone whose transports have a lossy lane, after their handshake and two calls: the first shows
 /// the assistant that its Configuration arrived, the second measures the round trip.
-fn pair() -> World {
+pub(crate) fn pair() -> World {
     pair_of(lossy())
 }
 
@@ -29,7 +29,7 @@ fn pair_of(assistant: Config) -> World {
     world
 }
 
-fn fresh(assistant: Config, client: Config) -> World {
+pub(crate) fn fresh(assistant: Config, client: Config) -> World {
     let mut world = World::new();
     world.assistant("a", assistant);
     world.client("phone", client, &["t"]);
@@ -38,7 +38,7 @@ fn fresh(assistant: Config, client: Config) -> World {
     world
 }
 
-fn lossy() -> Config {
+pub(crate) fn lossy() -> Config {
     Config::default().lossy(true)
 }
 
@@ -49,12 +49,12 @@ fn sent(world: &World, name: &str, kind: Kind) -> Vec<(Duration, Lane)> {
     of_kind.iter().map(|(at, lane, _)| (*at - first.unwrap_or(*at), *lane)).collect()
 }
 
-fn lanes(world: &World, name: &str, kind: Kind) -> Vec<Lane> {
+pub(crate) fn lanes(world: &World, name: &str, kind: Kind) -> Vec<Lane> {
     sent(world, name, kind).into_iter().map(|(_, lane)| lane).collect()
 }
 
 /// Loses packets for which the rule returns true.
-fn lose(world: &mut World, rule: impl FnMut(&str, Lane, &Frame) -> bool + 'static) {
+pub(crate) fn lose(world: &mut World, rule: impl FnMut(&str, Lane, &Frame) -> bool + 'static) {
     world.lossy.lose = Some(Box::new(rule));
 }
 
@@ -62,7 +62,7 @@ fn is_request(_: &str, lane: Lane, frame: &Frame) -> bool {
     lane == Lane::Lossy && frame.kind() == Kind::TOOL_USE_REQUEST
 }
 
-fn took(world: &mut World) -> Duration {
+pub(crate) fn took(world: &mut World) -> Duration {
     let began = world.now;
     world.ask("a", request("t")).unwrap();
     world.now - began

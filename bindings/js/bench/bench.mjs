@@ -8,8 +8,8 @@ import { fileURLToPath } from 'node:url';
 
 import { Program, closeBrowser, openPage, token, url } from '../test/rooms/ends.mjs';
 
-const { PYTHON, ROUNDS = '5', CALLS = '200', BYTES = '220', LOSS, TOOLBRIDGE_NETWORK } = process.env;
-const ROWS = { program: 'toolbridge assistant', room: 'Python over Room', join: 'Python by join' };
+const { PYTHON, PAGE_CALLER, ROUNDS = '5', CALLS = '200', BYTES = '220', LOSS, TOOLBRIDGE_NETWORK } = process.env;
+const ROWS = { rust: 'Rust assistant', program: 'toolbridge assistant', room: 'Python over Room', join: 'Python by join' };
 const NEAR = ['ip', 'netns', 'exec', 'tb-near'];
 
 const cleanups = [];
@@ -18,10 +18,11 @@ const context = { after: (cleanup) => cleanups.unshift(cleanup), diagnostic: (te
 const quantile = (values, part) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * part))];
 const median = (values) => quantile(values, 0.5);
 
-/** A caller in Python, on the far side of the network if there is one. */
+/** A caller in Python or Rust, on the far side of the network if there is one. */
 class Caller {
   static async start(how, name, identity, rights) {
-    const command = [...(TOOLBRIDGE_NETWORK ? NEAR : []), PYTHON, fileURLToPath(new URL('../../python/bench/caller.py', import.meta.url)), how];
+    const python = [PYTHON, fileURLToPath(new URL('../../python/bench/caller.py', import.meta.url)), how];
+    const command = [...(TOOLBRIDGE_NETWORK ? NEAR : []), ...(how === 'rust' ? [PAGE_CALLER] : python)];
     const child = spawn(command[0], command.slice(1), {
       env: { ...process.env, LIVEKIT_TOKEN: token(name, identity, rights) },
       stdio: ['pipe', 'pipe', 'inherit'],
@@ -35,7 +36,7 @@ class Caller {
 
   async line() {
     const { value, done } = await this.lines.next();
-    if (done) throw new Error('a caller in Python has ended');
+    if (done) throw new Error('a caller has ended');
     return JSON.parse(value);
   }
 

@@ -1,5 +1,7 @@
 //! Decodes received packets and builds the session's messages.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::{
@@ -18,12 +20,19 @@ const INSTANCE: &str = "bridge.instance";
 const HEARD: &str = "bridge.heard";
 /// Names the owner's instance that a request is for.
 const TO: &str = "bridge.to";
+/// Lists the results that a request acknowledges: stanzas and how long their acknowledgements were held, in milliseconds.
+const ACKS: &str = "bridge.acks";
+/// States how long an acknowledgement was held, in milliseconds.
+const HELD: &str = "bridge.held";
 /// States that an answer's tool had started, whatever its code implies.
 const BEGAN: &str = "bridge.began";
 /// Names the tools that the sender of a registration has and does not offer, with the reasons.
 const LEFT_OUT: &str = "bridge.leftOut";
 /// Makes a stop a goodbye.
 const BYE: &str = "bridge.bye";
+
+/// The most results that a request acknowledges. Twice as many are read (`wire.md`, section 5.8).
+pub(super) const MAX_CARRIED: usize = 8;
 
 /// The largest stop that is small, in bytes: one with an id and a reason of usual length.
 const MAX_SMALL_STOP: usize = 1_024;
@@ -112,6 +121,19 @@ impl Received {
         self.frame.meta_str(TO)
     }
 
+    /// Returns the stanzas of the results that the request acknowledges, and how long their acknowledgements were held.
+    pub(super) fn carried(&self) -> Vec<(i32, Duration)> {
+        let carried: Option<Vec<(i32, u64)>> = self.frame.meta_get(ACKS).and_then(|it| it.decode().ok());
+        let carried = carried.into_iter().flatten().take(2 * MAX_CARRIED);
+        carried.map(|(stanza, held)| (stanza, Duration::from_millis(held))).collect()
+    }
+
+    /// Returns how long an acknowledgement was held.
+    pub(super) fn held(&self) -> Duration {
+        let held: Option<u64> = self.frame.meta_get(HELD).and_then(|it| it.decode().ok());
+        Duration::from_millis(held.unwrap_or(0))
+    }
+
     /// Returns the sender's instance.
     pub(super) fn instance(&self) -> Option<&str> {
         self.frame.meta_str(INSTANCE).filter(|text| !text.is_empty() && text.len() <= MAX_INSTANCE)
@@ -179,6 +201,25 @@ pub(super) fn begun() -> Meta {
 /// Returns an application's `meta` with the address of the owner's instance.
 pub(super) fn addressed(meta: &Meta, address: &str) -> Meta {
     meta.clone().with_text(TO, address)
+}
+
+/// Returns the `meta` of a request that acknowledges the results of these stanzas.
+pub(super) fn carrying(meta: &Meta, stanzas: impl Iterator<Item = (i32, Duration)>) -> Meta {
+    let mut meta = meta.clone();
+    let carried: Vec<(i32, u64)> = stanzas.map(|(stanza, held)| (stanza, whole_millis(held))).collect();
+    let _ = meta.set(ACKS, carried); // numbers can be encoded
+    meta
+}
+
+/// Returns the `meta` of an acknowledgement that was held for this long.
+pub(super) fn held(held: Duration) -> Meta {
+    let mut meta = Meta::default();
+    let _ = meta.set(HELD, whole_millis(held)); // numbers can be encoded
+    meta
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from((time + Duration::from_micros(500)).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns whether an acknowledgement that names this call, or none, may refer to `call`.

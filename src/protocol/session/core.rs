@@ -72,6 +72,7 @@ impl Core {
             // A result that so far was sent on `_lossy` only may be lost, and after the goodbye nothing
             // repeats it.
             self.delivery.flush_results(&mut self.cx, &id);
+            self.delivery.flush_acknowledgements(&mut self.cx, &self.peers, &id);
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.cx.config.room.clone()),
                 stop_type: Some("all".to_owned()),

@@ -127,6 +127,7 @@ impl Delivery {
     ) -> Result<Sent, Unfit> {
         let limit = limit_to(cx, peers, std::slice::from_ref(to), message);
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
+        let payload = self.with_acknowledgements(cx, peers, to, stanza, meta, message, payload);
         Ok(self.transmit_to(cx, peers, to, stanza, message, payload))
     }
 
@@ -152,7 +153,18 @@ impl Delivery {
         to: &Identity,
         message: &Message,
     ) -> Option<Sent> {
-        let sent = self.post(cx, peers, to, &Meta::default(), message);
+        self.post_small_with(cx, peers, to, &Meta::default(), message)
+    }
+
+    fn post_small_with(
+        &mut self,
+        cx: &mut Context,
+        peers: &impl Recipients,
+        to: &Identity,
+        meta: &Meta,
+        message: &Message,
+    ) -> Option<Sent> {
+        let sent = self.post(cx, peers, to, meta, message);
         sent.inspect_err(|error| tracing::warn!(%to, ?error, "a frame cannot be sent")).ok()
     }
 
@@ -344,6 +356,18 @@ impl Delivery {
         stanza: i32,
         call: Option<&CallId>,
     ) {
+        self.acknowledge_with(cx, peers, to, &Meta::default(), stanza, call);
+    }
+
+    fn acknowledge_with(
+        &mut self,
+        cx: &mut Context,
+        peers: &impl Recipients,
+        to: &Identity,
+        meta: &Meta,
+        stanza: i32,
+        call: Option<&CallId>,
+    ) {
         let acknowledgement = Acknowledgement {
             conversation_id: Some(cx.config.room.clone()),
             acknowledged_stanza_id: Some(stanza),
@@ -351,7 +375,7 @@ impl Delivery {
             acknowledged_message_id: call.map(|id| id.as_str().to_owned()),
             ..Acknowledgement::default()
         };
-        self.post_small(cx, peers, to, &Message::Acknowledgement(acknowledgement));
+        self.post_small_with(cx, peers, to, meta, &Message::Acknowledgement(acknowledgement));
     }
 
     /// Builds the packet of a ping or pong, which has no stanza.

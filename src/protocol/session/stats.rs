@@ -100,6 +100,8 @@ counters! {
     FastCopies = "fast_copies",
     /// Reliable copies that were held back because too many bytes waited on the reliable lane.
     FastCopiesHeld = "fast_copies_held",
+    /// Acknowledgements of results that requests on the fast lane carried.
+    CarriedAcks = "carried_acks",
     /// Late results that were dropped before the application took them.
     LateDropped = "late_dropped",
     /// Reports of calls and views that exceeded a limit.

@@ -125,10 +125,17 @@ impl Flight {
     }
 
     /// Removes a frame that has arrived. The time is a round-trip sample only if the frame was not sent again and the answer
-    /// arrived on the lossy lane.
-    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, trip: &mut RoundTrip) -> Answered {
+    /// arrived on the lossy lane. The answer was held for `held`.
+    pub(super) fn arrived(
+        &mut self,
+        now: Instant,
+        stanza: i32,
+        by: Lane,
+        held: Duration,
+        trip: &mut RoundTrip,
+    ) -> Answered {
         let frame = self.frames.remove(&stanza.unsigned_abs());
-        frame.map_or(Answered::Unclear, |frame| frame.measure(now, by, trip))
+        frame.map_or(Answered::Unclear, |frame| frame.measure(now, by, held, trip))
     }
 
     /// Stops sending a frame again.
@@ -148,6 +155,7 @@ impl Flight {
             return None;
         }
         frame.repeated = true;
+        frame.again_at = frame.again_at.map(|_| later(now, frame.wait));
         Some(frame.again(now))
     }
 
@@ -253,8 +261,12 @@ impl Flight {
 }
 
 impl Flying {
-    fn measure(&self, now: Instant, by: Lane, trip: &mut RoundTrip) -> Answered {
-        let took = now.saturating_duration_since(self.sent_at);
+    fn measure(&self, now: Instant, by: Lane, held: Duration, trip: &mut RoundTrip) -> Answered {
+        let since = |at: Instant| {
+            let took = now.saturating_duration_since(at);
+            took.checked_sub(held).unwrap_or(took) // it cannot have been held for longer
+        };
+        let took = since(self.sent_at);
         // An answer on `_reliable` may have waited for SCTP's timer or behind a large frame. That is not the
         // path's round trip.
         if by != Lane::Lossy {
@@ -262,7 +274,7 @@ impl Flying {
         }
         if !self.repeated {
             // Either packet may have been answered.
-            let since_double = self.doubled_at.map(|at| now.saturating_duration_since(at));
+            let since_double = self.doubled_at.map(since);
             trip.sample(since_double.map_or(took, |other| trip.likelier(took, other)));
             return Answered::InTime;
         }
@@ -271,7 +283,7 @@ impl Flying {
         if !trip.is_known() || took < trip.half() {
             trip.too_short();
         }
-        if trip.late(now.saturating_duration_since(self.begun_at)) {
+        if trip.late(since(self.begun_at)) {
             return Answered::Late;
         }
         if trip.may_be_whole(took) { Answered::Again } else { Answered::Unclear }

@@ -4,7 +4,7 @@
 //! the record by the frame's stanza or its last packet. Records are kept when the sids change; the sender of a frame
 //! removes its record.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Delivery, MAX_REFUSALS, Sent, flight::Unsent};
 use crate::{
@@ -197,7 +197,7 @@ impl Delivery {
     /// Notes that a call was answered, so its request has arrived.
     pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane) {
         if let Some(link) = self.links.get_mut(by) {
-            link.lane.arrived(cx.now, stanza, lane);
+            link.lane.arrived(cx.now, stanza, lane, Duration::ZERO);
         }
     }
 

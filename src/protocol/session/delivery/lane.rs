@@ -21,8 +21,12 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::{
-        frame::{Kind, Message},
-        session::{SendFailure, codec::Received, timers::Timer},
+        frame::{Kind, Message, Meta},
+        session::{
+            SendFailure,
+            codec::{self, MAX_CARRIED, Received},
+            timers::Timer,
+        },
     },
     tool::CallId,
     transport::{Identity, Lane, Packet, TOPIC},
@@ -45,11 +49,12 @@ const FULL: usize = 16;
 /// The limit on received frames of one peer whose lane is remembered: those of several seconds of calls.
 const MAX_RECEIVED: usize = 256;
 
-/// The limit on requests whose acknowledgement waits for the answer: as many as one caller may have open. They are
-/// searched linearly.
+/// The limit on acknowledgements to one peer that wait: as many as one caller may have open calls. They are searched
+/// linearly.
 const MAX_DEFERRED: usize = 64;
 
-/// The longest wait for a result that replaces the acknowledgement of its request.
+/// The longest wait for a result that replaces the acknowledgement of its request, and for a request that carries that of
+/// a result.
 pub(crate) const ANSWER_SOON: Duration = Duration::from_millis(5);
 
 /// The state of the fast lane under one pair of sids.
@@ -79,12 +84,23 @@ struct Arrival {
     answered_at: Option<Instant>,
 }
 
-/// An acknowledgement that waits for the result, which may replace it.
+/// An acknowledgement that waits: an owner's for the result, which may replace it, an assistant's for a request, which may
+/// carry it.
 #[derive(Debug)]
 struct Deferred {
-    until: Instant,
+    since: Instant,
     stanza: i32,
     call: CallId,
+}
+
+impl Deferred {
+    fn until(&self) -> Instant {
+        later(self.since, ANSWER_SOON)
+    }
+
+    fn held(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
 }
 
 /// The state that the lanes to all peers share.
@@ -123,8 +139,9 @@ impl FastLane {
     }
 
     /// Notes that the frame of this stanza has arrived, because of a frame received on this lane.
-    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane) {
-        let answered = self.flight.arrived(now, stanza, by, &mut self.trip);
+    /// Its answer was held for `held`.
+    pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, held: Duration) {
+        let answered = self.flight.arrived(now, stanza, by, held, &mut self.trip);
         self.loss.answered(now, answered);
     }
 
@@ -148,9 +165,9 @@ impl FastLane {
         self.flight.unsent(now, stanza, packet, why)
     }
 
-    /// Takes an acknowledgement whose wait for the result is over.
+    /// Takes an acknowledgement whose wait is over.
     fn next_deferred(&mut self, now: Instant) -> Option<Deferred> {
-        self.deferred.front().filter(|it| it.until <= now)?;
+        self.deferred.front().filter(|it| it.until() <= now)?;
         self.deferred.pop_front()
     }
 
@@ -271,7 +288,7 @@ impl Delivery {
                 if let Some(known) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
                     let named = it.acknowledged_message_id.as_deref();
                     if self.frames.may_mean(id, known, named) {
-                        lane.arrived(cx.now, known, incoming.lane);
+                        lane.arrived(cx.now, known, incoming.lane, incoming.held());
                     }
                 }
                 if it.is_claim() {
@@ -306,7 +323,7 @@ impl Delivery {
         let now = cx.now;
         let Self { links, frames, .. } = self;
         let Some(link) = links.get_mut(to) else { return false };
-        let FastLane { received, flight, deferred, trip, .. } = &mut link.lane;
+        let FastLane { received, flight, deferred, trip, loss, .. } = &mut link.lane;
         let Some(it) = received.get_mut(&stanza.unsigned_abs()) else { return false };
         // A frame that arrived on `_reliable` is not repeated by a short timer, so its acknowledgement is not
         // deferred or left to a repetition.
@@ -327,13 +344,78 @@ impl Delivery {
             }
             None => {
                 it.answered_at = Some(now);
-                // Only an owner defers: nothing follows an assistant's acknowledgement that could replace it.
-                let may_wait = cx.is_client() && deferred.len() < MAX_DEFERRED;
+                // While packets are being lost, an owner sends each result twice that is not acknowledged soon, and
+                // learns of losses by the time of the acknowledgement.
+                let may_wait = deferred.len() < MAX_DEFERRED && (cx.is_client() || loss.is_quiet(now));
                 let Some(call) = call.filter(|_| may_wait) else { return false };
-                deferred.push_back(Deferred { until: later(now, ANSWER_SOON), stanza, call: call.clone() });
+                deferred.push_back(Deferred { since: now, stanza, call: call.clone() });
                 self.set_lane_timer(cx, to);
                 true
             }
+        }
+    }
+
+    /// Lets a request carry the acknowledgements that wait, if it still fits the fast lane. Returns its frame.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one frame, once")]
+    pub(super) fn with_acknowledgements(
+        &mut self,
+        cx: &mut Context,
+        peers: &impl Recipients,
+        to: &Identity,
+        stanza: i32,
+        meta: &Meta,
+        message: &Message,
+        payload: Bytes,
+    ) -> Bytes {
+        if cx.is_client() || !matches!(message, Message::ToolUseRequest(_)) {
+            return payload;
+        }
+        let Some(waiting) = self.links.get(to).map(|link| &link.lane.deferred).filter(|it| !it.is_empty())
+        else {
+            return payload;
+        };
+        if !matches!(self.route_of(cx, peers, to, message, &payload), Route::Fast) {
+            return payload;
+        }
+        let now = cx.now;
+        let count = waiting.len().min(MAX_CARRIED);
+        let meta = codec::carrying(meta, waiting.iter().take(count).map(|it| (it.stanza, it.held(now))));
+        match codec::encode(stanza, &cx.config.room, &meta, message) {
+            Ok(carrying) if fits(cx, to, &carrying) => {
+                cx.stats.add(Counter::CarriedAcks, count);
+                if let Some(link) = self.links.get_mut(to) {
+                    link.lane.deferred.drain(..count);
+                }
+                carrying
+            }
+            _ => payload,
+        }
+    }
+
+    /// Handles an acknowledgement that a request carries.
+    pub(crate) fn lane_carried(
+        &mut self,
+        cx: &Context,
+        id: &Identity,
+        stanza: i32,
+        held: Duration,
+        by: Lane,
+    ) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.lane.arrived(cx.now, stanza, by, held);
+        }
+    }
+
+    /// Sends the acknowledgements that wait, before a goodbye.
+    pub(crate) fn flush_acknowledgements(
+        &mut self,
+        cx: &mut Context,
+        peers: &impl Recipients,
+        to: &Identity,
+    ) {
+        let waiting = self.links.get_mut(to).map(|link| std::mem::take(&mut link.lane.deferred));
+        for it in waiting.into_iter().flatten() {
+            self.acknowledge_held(cx, peers, to, &it);
         }
     }
 
@@ -345,7 +427,7 @@ impl Delivery {
             acknowledgements.push(deferred);
         }
         for deferred in acknowledgements {
-            self.acknowledge_now(cx, peers, id, deferred.stanza, Some(&deferred.call));
+            self.acknowledge_held(cx, peers, id, &deferred);
         }
         let (reliable, mut added) = (&self.reliable, 0);
         let Some(lane) = self.links.get_mut(id).map(|link| &mut link.lane) else { return };
@@ -444,8 +526,13 @@ impl Delivery {
         let Some(at) = lane.deferred.iter().position(|it| it.call == *call) else { return };
         let Some(deferred) = lane.deferred.remove(at) else { return };
         if !matches!(route, Route::Fast) {
-            self.acknowledge_now(cx, peers, to, deferred.stanza, Some(&deferred.call));
+            self.acknowledge_held(cx, peers, to, &deferred);
         }
+    }
+
+    fn acknowledge_held(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity, it: &Deferred) {
+        let meta = codec::held(it.held(cx.now));
+        self.acknowledge_with(cx, peers, to, &meta, it.stanza, Some(&it.call));
     }
 
     fn transmit_due(&mut self, cx: &mut Context, to: &Identity, due: Due) {
@@ -464,7 +551,7 @@ impl Delivery {
 
     pub(super) fn set_lane_timer(&mut self, cx: &mut Context, id: &Identity) {
         let Some(lane) = self.links.get(id).map(|link| &link.lane) else { return };
-        let deferred = lane.deferred.front().map(|it| it.until);
+        let deferred = lane.deferred.front().map(Deferred::until);
         match [deferred, lane.flight.next(cx.now)].into_iter().flatten().min() {
             Some(at) => cx.set_timer(Timer::Lane(id.clone()), at.saturating_duration_since(cx.now)),
             None => cx.timers.cancel(&Timer::Lane(id.clone())),

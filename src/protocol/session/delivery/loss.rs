@@ -54,6 +54,11 @@ impl Loss {
         self.seen_at.is_some_and(|at| now.saturating_duration_since(at) < HOLD)
     }
 
+    /// Returns whether there was no sign of a loss lately, nor a frame that had to be sent again.
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+        !self.is_suspected && !self.is_recent(now)
+    }
+
     /// Notes a frame that the peer has sent twice. Returns the stanza of the one before, if that is lower: the peer sent
     /// the frames between them twice, too.
     pub(super) fn came_twice(&mut self, stanza: u32) -> Option<u32> {

@@ -14,6 +14,7 @@ use crate::{
             codec::{self, Malformed, Received},
             core::Core,
             delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
+            ids,
             incoming::InboundRequest,
             outgoing::{observe_progress, peer_error},
             peers::{HeldItem, Remote, SenderStanding},
@@ -233,10 +234,8 @@ impl Exchange {
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
         if let Message::Acknowledgement(it) = &message
             && let Some(stanza) = it.acknowledged_stanza_id
-            && core.peers.has_counterpart(&core.cx, id)
         {
-            // Only a counterpart is believed, because anybody in the room can send an acknowledgement.
-            core.cx.local.note_arrival(stanza);
+            note_arrival(core, id, stanza);
         }
         if let Message::Error(error) = &message
             && self.stream_refused(core, id, error)
@@ -255,6 +254,7 @@ impl Exchange {
         let is_bound = core.peers.is_bound(&core.cx, id);
         match message {
             Message::ToolUseRequest(request) => {
+                self.take_carried(core, id, received);
                 let inbound = InboundRequest::new(id, received, request);
                 let may_be_bound =
                     core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
@@ -298,6 +298,28 @@ impl Exchange {
                 }
             }
             _ => core.cx.complain(id, Counter::NotPermitted),
+        }
+    }
+
+    /// Handles the acknowledgements that a request carries.
+    fn take_carried(&mut self, core: &mut Core, id: &Identity, received: &Received) {
+        let carried = received.carried();
+        if carried.is_empty() || !may_be_assistant(core, id) {
+            return;
+        }
+        // They name no call. An earlier run of this program may have used the same stanzas.
+        let local = ids::address_of(&core.cx.ids.instance_for(id));
+        if received.addressed_to() != Some(&*local) {
+            return;
+        }
+        for (stanza, held) in carried {
+            let Core { cx, delivery, .. } = core;
+            delivery.lane_carried(cx, id, stanza, held, received.lane);
+            note_arrival(core, id, stanza);
+            let it = Acknowledgement { acknowledged_stanza_id: Some(stanza), ..Acknowledgement::default() };
+            if let Some(stanza) = self.incoming.handle_acknowledgement(core, id, &it) {
+                self.outgoing.stop_request_acknowledged(stanza);
+            }
         }
     }
 
@@ -385,6 +407,14 @@ impl Exchange {
             core.cx.set_timer(Timer::Queue(id.clone()), wait);
         }
         true
+    }
+}
+
+/// Notes that a packet of the local participant has arrived.
+fn note_arrival(core: &mut Core, id: &Identity, stanza: i32) {
+    // Only a counterpart is believed, because anybody in the room can send an acknowledgement.
+    if core.peers.has_counterpart(&core.cx, id) {
+        core.cx.local.note_arrival(stanza);
     }
 }
 
