@@ -10,6 +10,9 @@ import { Program, closeBrowser, openPage, token, url } from '../test/rooms/ends.
 
 const { PYTHON, PAGE_CALLER, ROUNDS = '5', CALLS = '200', BYTES = '220', LOSS, TOOLBRIDGE_NETWORK } = process.env;
 const ROWS = { rust: 'Rust assistant', program: 'toolbridge assistant', room: 'Python over Room', join: 'Python by join' };
+/** The calls that are open while the page joins again. */
+const OPEN = 20;
+
 const NEAR = ['ip', 'netns', 'exec', 'tb-near'];
 
 const cleanups = [];
@@ -40,9 +43,13 @@ class Caller {
     return JSON.parse(value);
   }
 
-  async run() {
-    this.child.stdin.write(`${CALLS} ${BYTES}\n`);
+  async say(line) {
+    this.child.stdin.write(`${line}\n`);
     return this.line();
+  }
+
+  run() {
+    return this.say(`${CALLS} ${BYTES}`);
   }
 }
 
@@ -133,6 +140,41 @@ async function measure(row) {
   }
   for (const caller of Object.values(callers)) caller.child?.stdin.end();
   for (const cleanup of cleanups.splice(0)) await cleanup();
+}
+
+/** How many open calls get their result if the page joins the room again meanwhile. */
+async function rejoin(row) {
+  const name = `rejoin-${row}`;
+  const page = await openPage(context);
+  await page.evaluate((options) => globalThis.startClient(options), { url, token: token(name, 'phone', { role: 'client' }) });
+  const rpc = row === 'rpc';
+  await page.evaluate(() => {
+    globalThis.open = 0;
+    globalThis.room.registerRpcMethod('until', async () => {
+      globalThis.open += 1;
+      await globalThis.until('go');
+      return '{}';
+    });
+  });
+  const caller = await Caller.start(row, name, rpc ? 'python' : 'agent', rpc ? {} : { role: 'assistant' });
+  const result = caller.say(`open ${OPEN}`);
+  await page.waitForFunction(([count, rpc]) => (rpc ? globalThis.open : globalThis.client.stats().jobs) === count, [OPEN, rpc]);
+  await page.evaluate(async () => {
+    const reconnected = new Promise((resolve) => globalThis.room.once('reconnected', resolve));
+    await globalThis.room.simulateScenario('full-reconnect');
+    await reconnected;
+    globalThis.note('go');
+  });
+  const { results, failures } = await result;
+  console.log(`page joins again, ${ROWS[row] ?? 'perform_rpc'}: ${results} of ${OPEN} open calls got a result${failures.map((it) => `; ${it}`).join('')}`);
+  caller.child.stdin.end();
+  for (const cleanup of cleanups.splice(0)) await cleanup();
+}
+
+if (process.argv[2] === 'rejoin') {
+  for (const row of ['rpc', 'room', 'join']) await rejoin(row);
+  await closeBrowser();
+  process.exit(0);
 }
 
 const chosen = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(ROWS);

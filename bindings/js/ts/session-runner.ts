@@ -33,8 +33,10 @@ export class SessionRunner {
   #zero = 0;
   #isDraining = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  /** When the timer is due, since zero. */
+  /** When the session is due, since zero. */
   #due: number | undefined;
+  /** When the timer fires, since zero: when the session is due, or earlier. */
+  #fires: number | undefined;
 
   constructor(owner: RunnerOwner) {
     this.#owner = owner;
@@ -155,13 +157,17 @@ export class SessionRunner {
   #setTimer(): void {
     const session = this.#session;
     const due = session === undefined ? undefined : this.#guard(() => session.nextDeadline());
-    if (due !== undefined && due === this.#due) return;
-    clearTimeout(this.#timer);
     this.#due = due;
-    if (due === undefined) return;
+    // A timer that fires too early is cheaper than a new one for each packet.
+    if (due === undefined || (this.#fires !== undefined && this.#fires <= due)) return;
+    clearTimeout(this.#timer);
+    this.#fires = due;
     // Timers fire up to a millisecond early; one that is late, as in a hidden page, does no harm.
     const delay = Math.min(Math.max(Math.ceil(this.until(due)), 0), LONGEST_DELAY);
     this.#timer = setTimeout(() => {
+      this.#fires = undefined;
+      if (this.#due === undefined) return;
+      if (this.#due > this.#now()) return this.#setTimer();
       this.#due = undefined;
       this.pass({ type: 'timeout' });
     }, delay);
@@ -189,6 +195,6 @@ export class SessionRunner {
   #forget(): void {
     this.#session = undefined;
     clearTimeout(this.#timer);
-    this.#due = undefined;
+    this.#due = this.#fires = undefined;
   }
 }

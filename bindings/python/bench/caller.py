@@ -2,7 +2,8 @@
 
 HOW is ``rpc`` (``perform_rpc`` of LiveKit's SDK), ``room`` (toolbridge over the SDK's room), or ``join`` (toolbridge by itself). For each
 line ``CALLS BYTES`` it makes so many calls, one after the other, and prints the time of each in milliseconds, and the CPU time of this
-process per call. All send the same payloads.
+process per call. All send the same payloads. For a line ``open CALLS`` it begins so many calls at once that end when the page says so,
+and prints how many got a result.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from toolbridge import Assistant
 
 URL, TOKEN = os.environ["LIVEKIT_URL"], os.environ["LIVEKIT_TOKEN"]
 
+#: The time limit of a call, in seconds.
+TIMEOUT = 30
+
 #: The letters of the payloads.
 LETTERS = string.ascii_letters + string.digits + "-_"
 
-Call = Callable[[str], Awaitable[str]]
+#: Calls a tool or method with arguments.
+Call = Callable[[str, dict[str, str]], Awaitable[Any]]
 
 
 def say(what: object) -> None:
@@ -43,21 +48,21 @@ async def caller(how: str) -> Call:
     if how == "rpc":
         room = await connected()
 
-        async def perform(data: str) -> str:
+        async def perform(method: str, arguments: dict[str, str]) -> Any:
             answer: str = await room.local_participant.perform_rpc(
                 destination_identity="phone",
-                method="echo",
-                payload=json.dumps({"data": data}, separators=(",", ":")),
-                response_timeout=20,
+                method=method,
+                payload=json.dumps(arguments, separators=(",", ":")),
+                response_timeout=TIMEOUT,
             )
-            return str(json.loads(answer)["data"])
+            return json.loads(answer)
 
         return perform
     assistant = Assistant(await connected()) if how == "room" else await Assistant.join(URL, TOKEN)
     await assistant.ready("phone", timeout=30)
 
-    async def call(data: str) -> str:
-        return str((await assistant.call("echo", {"data": data}, to="phone", timeout=20))["data"])
+    async def call(tool: str, arguments: dict[str, str]) -> Any:
+        return await assistant.call(tool, arguments, to="phone", timeout=TIMEOUT)
 
     return call
 
@@ -68,9 +73,15 @@ async def measure(call: Call, count: int, size: int) -> None:
     cpu = time.process_time()
     for _ in range(count):
         begun = time.perf_counter()
-        assert await call(data) == data
+        assert (await call("echo", {"data": data}))["data"] == data
         ms.append((time.perf_counter() - begun) * 1e3)
     say({"ms": ms, "cpu": (time.process_time() - cpu) * 1e3 / count})
+
+
+async def keep_open(call: Call, count: int) -> None:
+    ended = await asyncio.gather(*(call("until", {"what": "go"}) for _ in range(count)), return_exceptions=True)
+    failures = [it for it in ended if isinstance(it, BaseException)]
+    say({"results": count - len(failures), "failures": sorted({repr(it)[:200] for it in failures})})
 
 
 async def main(how: str) -> None:
@@ -79,7 +90,8 @@ async def main(how: str) -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
-        await measure(call, *map(int, line.split()))
+        first, second = line.decode().split()
+        await (keep_open(call, int(second)) if first == "open" else measure(call, int(first), int(second)))
     os._exit(0)  # the SDK's threads may take long to end
 
 
