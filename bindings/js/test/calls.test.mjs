@@ -205,7 +205,8 @@ test('values that no frame can hold are the one outcome of their call', async (t
   }
   await assert.rejects(bot.call('echo', {}, { meta: { large } }), refused(TooLarge, { mayHaveRun: false, max: large.length }));
   assert.throws(() => bot.showView('v', { large }), /cannot be shown: \d+ bytes exceed the limit of 16777216/);
-  assert.equal(room.sent.length, sent);
+  // The acknowledgement of a result may still have waited.
+  assert.deepEqual(room.sent.slice(sent).filter(({ bytes }) => bytes.length > 200), []);
   assert.deepEqual(warnings, []);
 });
 
