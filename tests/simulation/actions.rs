@@ -225,6 +225,14 @@ impl World<'_> {
     }
 
     /// The calls of this actor that have no outcome.
+    /// Calls the same tool of the same client again, right after the result.
+    pub(crate) fn follows(&mut self, call: usize) {
+        let it = &self.ledger.calls[call];
+        if let (false, Some(tool @ RequestedTool::OfClient(_))) = (it.probe, it.tool) {
+            self.make_call(it.actor, tool, true, Behavior::Quick, it.limit, false);
+        }
+    }
+
     pub(crate) fn open_calls(&self, actor: Actor) -> Vec<usize> {
         let Some(process) = self.current.get(&actor) else { return Vec::new() };
         let calls = self.ledger.calls.iter().enumerate();

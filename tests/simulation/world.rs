@@ -30,6 +30,9 @@ pub(crate) const OPEN: usize = 5;
 /// A run has about 500 steps; one with this many is in an endless loop.
 const MOST_STEPS: u64 = 50_000;
 
+/// Every so many calls, the caller makes another one as soon as it has the result: its request carries the acknowledgement.
+const FOLLOWED: usize = 4;
+
 /// Packets that one input may cause. A goodbye to every peer and the retransmission of a full table need the most.
 const PACKETS_AT_ONCE: usize = 80;
 
@@ -321,7 +324,7 @@ impl<'a> World<'a> {
     }
 
     pub(crate) fn flush(&mut self, process: usize) {
-        let (mut packets, mut reported) = (0, false);
+        let (mut packets, mut reported, mut next) = (0, false, Vec::new());
         loop {
             let it = &mut self.processes[process];
             let Program::Bridge(session) = &mut it.program else { return };
@@ -366,6 +369,9 @@ impl<'a> World<'a> {
                             }
                             self.ledger.calls[call].owner_is_recent = self.owner_is_recent(call);
                             self.ledger.settled(call, &result);
+                            if result.is_ok() && call.is_multiple_of(FOLLOWED) {
+                                next.push(call);
+                            }
                         }
                         None => {
                             let text = format!("{key:?} settles, but was never called");
@@ -376,6 +382,9 @@ impl<'a> World<'a> {
                 Output::Event(Event::Closed(_)) => self.processes[process].closed = true,
                 Output::Event(event) => self.event(process, &event),
             }
+        }
+        for call in next {
+            self.follows(call);
         }
         if packets > PACKETS_AT_ONCE {
             let text = format!("{} sends {packets} packets after one input", self.processes[process].actor);
