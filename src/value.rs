@@ -39,6 +39,7 @@ pub use error::{DecodeError, EncodeError};
 #[cfg(any(feature = "record", all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(crate) use json::bytes_without_mark;
 pub(crate) use json::{append_text, encoded, object, parse, text_of, to_json, without_mark, write_json};
+pub(crate) use json_text::float;
 #[cfg(feature = "runtime")]
 pub(crate) use json_text::{TextSize, measured, repaired};
 pub use scan::Limits;
@@ -218,6 +219,49 @@ impl Value {
         Token::read(&self.0, 0).ok()?.0.as_text()
     }
 
+    /// Reads a truth value as [`decode`](Self::decode) does, without the code of a deserializer.
+    pub(crate) fn as_bool(&self) -> Option<bool> {
+        self.scalar(|token| match token {
+            Token::Bool(value) => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// Reads a text as [`decode`](Self::decode) does, which binary data may be, too; not in a map.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match Token::read(&self.0, 0).ok()?.0 {
+            Token::Str(text) | Token::Bin(text) => std::str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the value that a map only wraps, under the key `value`.
+    pub(crate) fn lone(&self) -> Option<Self> {
+        self.lone_value().map(|inner| Self(self.0.slice_ref(inner)))
+    }
+
+    /// Reads an integer as [`decode`](Self::decode) does.
+    pub(crate) fn as_integer<T: TryFrom<i128>>(&self) -> Option<T> {
+        self.scalar(|token| T::try_from(token.as_integer()?).ok())
+    }
+
+    /// Reads a value that contains no others, or one in a map whose only key is `value`.
+    fn scalar<T>(&self, read: impl Fn(&Token<'_>) -> Option<T>) -> Option<T> {
+        let of = |bytes: &[u8]| read(&Token::read(bytes, 0).ok()?.0);
+        of(&self.0).or_else(|| of(self.lone_value()?))
+    }
+
+    /// Returns the elements of a list in their order, or `None` for another value. They share the list's bytes.
+    pub(crate) fn elements(&self) -> Option<impl Iterator<Item = Self> + use<>> {
+        let Ok((Token::Array(count), mut at)) = Token::read(&self.0, 0) else { return None };
+        let bytes = self.0.clone();
+        Some((0..count).map_while(move |_| {
+            let start = at;
+            at = skip(&bytes, start).ok()?;
+            Some(Self(bytes.slice(start..at)))
+        }))
+    }
+
     /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -391,6 +435,46 @@ mod tests {
         assert_eq!(Value::from_bytes(vec![0xd4, 0, 0]).unwrap().decode::<Option<u8>>().unwrap(), None);
         assert_eq!(Value::from_bytes(vec![0xc4, 2, 8, 9]).unwrap().decode::<Vec<u8>>().unwrap(), [8, 9]);
         assert!(Value::encode(&u128::MAX).is_err());
+    }
+
+    #[test]
+    fn values_that_are_read_without_serde_are_those_that_decode_reads() {
+        let plain = [
+            json!(null),
+            json!(true),
+            json!(0),
+            json!(-7),
+            json!(7.0),
+            json!(7.5),
+            json!(-7.0),
+            json!(3e9),
+            json!(1e300),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!("text"),
+            json!([]),
+            json!([true]),
+            json!({}),
+            json!({"value": 1, "b": 2}),
+        ];
+        let wrapped = plain.iter().map(|json| json!({"value": json}));
+        let twice = wrapped.clone().map(|json| json!({"value": json}));
+        let bytes: [&[u8]; 3] = [&[0xc4, 1, b'a'], &[0xc4, 1, 0xff], &[0xd4, 0, 0]];
+        let values = plain.iter().cloned().chain(wrapped).chain(twice).map(Value::from);
+        for value in values.chain(bytes.map(|bytes| Value::from_bytes(bytes.to_vec()).unwrap())) {
+            let json = value.to_json_text();
+            assert_eq!(value.as_bool(), value.decode().ok(), "{json}");
+            assert_eq!(value.as_integer::<u64>(), value.decode().ok(), "{json}");
+            assert_eq!(value.as_integer::<i32>(), value.decode().ok(), "{json}");
+            if !value.is_map() {
+                assert_eq!(value.as_text().map(str::to_owned), value.decode().ok(), "{json}");
+            }
+            let elements = value.elements().map(Iterator::collect::<Vec<_>>);
+            assert_eq!(
+                elements,
+                Some(value.decode().unwrap_or_default()).filter(|_| value.kind() == ValueKind::Array)
+            );
+        }
     }
 
     #[test]

@@ -5,8 +5,7 @@
 use std::{borrow::Cow, fmt};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use crate::clock;
 
@@ -62,6 +61,9 @@ pub(crate) trait Read: Sized {
     const HAS_NULL: bool = false;
 
     fn read(text: &str) -> Result<Self, Malformed>;
+
+    /// Returns what stands for a value that is malformed, until the error is returned.
+    fn unread() -> Self;
 
     /// Returns the value of a missing field, if it may be missing.
     fn missing() -> Option<Self> {
@@ -173,16 +175,40 @@ impl Writer {
 pub(crate) struct Fields<'a> {
     fields: Vec<(Cow<'a, str>, &'a str)>,
     beside: Option<Vec<u8>>,
+    /// The first field that is malformed.
+    error: Option<Malformed>,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn read(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
-        let Object(fields) = serde_json::from_str(text).map_err(Malformed::new)?;
-        Ok(Self { fields, beside })
+    /// Reads an input. Only here a text is checked to be JSON: what is inside it is then, too.
+    pub(crate) fn of_input(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
+        serde_json::from_str::<IgnoredAny>(text).map_err(Malformed::new)?;
+        Ok(Self { beside, ..Self::read(text)? })
     }
 
-    /// Takes a field.
-    pub(crate) fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> Result<T, Malformed> {
+    /// Reads an object inside a text that is JSON.
+    pub(crate) fn read(text: &'a str) -> Result<Self, Malformed> {
+        let mut parts = Parts::of(text, '{').ok_or_else(|| Malformed::new("is not an object"))?;
+        let mut fields = Vec::new();
+        while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+            let name =
+                string(name).ok_or_else(|| Malformed::new("has a name with half of a surrogate pair"))?;
+            fields.push((name, value));
+        }
+        Ok(Self { fields, beside: None, error: None })
+    }
+
+    /// Takes a field. If it is malformed, [`check`](Self::check) returns the error.
+    ///
+    /// An error that each field returned would need code that drops the fields before it.
+    pub(crate) fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> T {
+        self.try_take(name, default).unwrap_or_else(|error| {
+            self.error.get_or_insert(error);
+            T::unread()
+        })
+    }
+
+    fn try_take<T: Read>(&mut self, name: &str, default: Option<T>) -> Result<T, Malformed> {
         let text = self.take_text(name, T::HAS_NULL);
         let value = match (text, self.beside.take_if(|_| name == BYTES)) {
             (None, None) => default.or_else(T::missing).ok_or_else(|| Malformed::new("is missing")),
@@ -199,8 +225,14 @@ impl<'a> Fields<'a> {
         (has_null || text != "null").then_some(text)
     }
 
-    /// Fails if fields are left.
-    pub(crate) fn finish(self) -> Result<(), Malformed> {
+    /// Fails if a field was malformed.
+    pub(crate) fn check(&mut self) -> Result<(), Malformed> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Fails if a field was malformed, or if fields are left.
+    pub(crate) fn finish(mut self) -> Result<(), Malformed> {
+        self.check()?;
         let name = match (self.fields.first(), self.beside) {
             (Some((name, _)), _) => name,
             (None, Some(_)) => BYTES,
@@ -210,61 +242,81 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An object as the texts of its fields.
-struct Object<'a>(Vec<(Cow<'a, str>, &'a str)>);
+/// The texts of what an object or a list consists of: names, values, items. The text around them must be valid JSON.
+struct Parts<'a> {
+    rest: &'a str,
+}
 
-impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor).map(Object)
+impl<'a> Parts<'a> {
+    /// Returns the parts of a text, if this bracket opens it.
+    fn of(text: &'a str, bracket: char) -> Option<Self> {
+        text.trim_ascii_start().strip_prefix(bracket).map(|rest| Self { rest })
     }
 }
 
-struct ObjectVisitor;
+impl<'a> Iterator for Parts<'a> {
+    type Item = &'a str;
 
-impl<'de> Visitor<'de> for ObjectVisitor {
-    type Value = Vec<(Cow<'de, str>, &'de str)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::new();
-        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
-            fields.push((name, value.get()));
-        }
-        Ok(fields)
+    fn next(&mut self) -> Option<&'a str> {
+        let is_between = |byte: &u8| matches!(byte, b',' | b':' | b' ' | b'\n' | b'\r' | b'\t');
+        let start = self.rest.as_bytes().iter().take_while(|byte| is_between(byte)).count();
+        let rest = self.rest.get(start..)?;
+        let (part, rest) = rest.split_at_checked(length(rest.as_bytes()))?;
+        self.rest = rest;
+        (!part.is_empty()).then_some(part)
     }
 }
 
-/// A name, borrowed unless it has escapes.
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
-        impl<'de> Visitor<'de> for NameVisitor {
-            type Value = Cow<'de, str>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a name")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Cow::Borrowed(text))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Cow::Owned(text.to_owned()))
+/// Returns the length of the value that a text starts with, or 0 if that is the end of a container.
+fn length(text: &[u8]) -> usize {
+    let (mut at, mut depth) = (0, 0);
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => at = string_end(text, at),
+            b'{' | b'[' => (at, depth) = (at + 1, depth + 1),
+            b'}' | b']' if depth > 0 => (at, depth) = (at + 1, depth - 1),
+            b'}' | b']' => return at,
+            b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' if depth == 0 => return at,
+            _ => {
+                at += 1;
+                continue; // within a word
             }
         }
-        deserializer.deserialize_str(NameVisitor).map(Name)
+        if depth == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// Returns the position behind the string that starts here.
+fn string_end(text: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
+
+/// Returns the text of a string, which is valid JSON. One with half of a surrogate pair has none.
+fn string(quoted: &str) -> Option<Cow<'_, str>> {
+    let inside = quoted.strip_prefix('"')?.strip_suffix('"')?;
+    if !inside.contains('\\') {
+        return Some(inside.into());
+    }
+    match serde_json::from_str(quoted) {
+        Ok(serde_json::Value::String(text)) => Some(text.into()),
+        _ => None,
     }
 }
 
 /// Returns the texts of the items of a list.
-fn items(text: &str) -> Result<Vec<&RawValue>, Malformed> {
-    serde_json::from_str(text).map_err(|_| Malformed::new("is not a list"))
+fn items(text: &str) -> Result<Parts<'_>, Malformed> {
+    Parts::of(text, '[').ok_or_else(|| Malformed::new("is not a list"))
 }
 
 /// Reads the entries of an object.
@@ -276,7 +328,7 @@ pub(crate) fn read_entries<V: Read, E>(
         let value = V::read(value).map_err(|error| error.of(&name))?;
         Ok(entry(name.into_owned(), value))
     };
-    Fields::read(text, None)?.fields.into_iter().map(read).collect()
+    Fields::read(text)?.fields.into_iter().map(read).collect()
 }
 
 pub(crate) fn write_entries<'a, V: Write + 'a>(
@@ -295,7 +347,11 @@ pub(crate) fn write_entries<'a, V: Write + 'a>(
 
 impl Read for String {
     fn read(text: &str) -> Result<Self, Malformed> {
-        serde_json::from_str(text).map_err(|_| Malformed::new("is not a text"))
+        string(text).map(Cow::into_owned).ok_or_else(|| Malformed::new("is not a text"))
+    }
+
+    fn unread() -> Self {
+        Self::new()
     }
 }
 
@@ -313,6 +369,10 @@ impl Read for bool {
             _ => Err(Malformed::new("is neither true nor false")),
         }
     }
+
+    fn unread() -> Self {
+        false
+    }
 }
 
 impl Write for bool {
@@ -327,6 +387,10 @@ impl Read for u64 {
         let number = text.parse().ok().filter(|number| *number <= LARGEST);
         number.ok_or_else(|| Malformed::new("is not a whole number from 0 to 9007199254740991"))
     }
+
+    fn unread() -> Self {
+        0
+    }
 }
 
 impl Write for u64 {
@@ -339,6 +403,10 @@ impl Write for u64 {
 impl Read for i32 {
     fn read(text: &str) -> Result<Self, Malformed> {
         text.parse().map_err(|_| Malformed::new("is not a whole number of 32 bits"))
+    }
+
+    fn unread() -> Self {
+        0
     }
 }
 
@@ -354,8 +422,16 @@ impl Write for i32 {
 /// A time in milliseconds, with at most three decimals.
 impl Read for f64 {
     fn read(text: &str) -> Result<Self, Malformed> {
-        let millis = serde_json::from_str(text).map_err(|_| Malformed::new("is not a number"))?;
+        let number = match serde_json::from_str(text) {
+            Ok(serde_json::Value::Number(number)) => number.as_f64(),
+            _ => None,
+        };
+        let millis = number.ok_or_else(|| Malformed::new("is not a number"))?;
         clock::duration(millis).map(|_| millis)
+    }
+
+    fn unread() -> Self {
+        0.0
     }
 }
 
@@ -381,6 +457,10 @@ impl Read for Json {
     fn read(text: &str) -> Result<Self, Malformed> {
         Ok(Self { text: text.to_owned() })
     }
+
+    fn unread() -> Self {
+        Self { text: String::new() }
+    }
 }
 
 impl Write for Json {
@@ -393,6 +473,10 @@ impl Read for Vec<u8> {
     fn read(text: &str) -> Result<Self, Malformed> {
         let text = String::read(text)?;
         BASE64.decode(text).map_err(|_| Malformed::new("is not base64 with padding"))
+    }
+
+    fn unread() -> Self {
+        Self::new()
     }
 
     fn beside(bytes: Vec<u8>) -> Option<Self> {
@@ -413,6 +497,10 @@ impl<T: Read> Read for Option<T> {
 
     fn read(text: &str) -> Result<Self, Malformed> {
         T::read(text).map(Some)
+    }
+
+    fn unread() -> Self {
+        None
     }
 
     fn missing() -> Option<Self> {
@@ -440,10 +528,12 @@ impl<T: Write> Write for Option<T> {
 
 impl<T: Read> Read for Vec<T> {
     fn read(text: &str) -> Result<Self, Malformed> {
-        let read = |(at, item): (usize, &RawValue)| {
-            T::read(item.get()).map_err(|error| error.of(&format!("[{at}]")))
-        };
-        items(text)?.into_iter().enumerate().map(read).collect()
+        let read = |(at, item): (usize, &str)| T::read(item).map_err(|error| error.of(&format!("[{at}]")));
+        items(text)?.enumerate().map(read).collect()
+    }
+
+    fn unread() -> Self {
+        Self::new()
     }
 }
 
@@ -484,6 +574,10 @@ macro_rules! names {
                 let named = Self::NAMES.iter().find(|(name, _)| *name == text);
                 named.map(|(_, value)| *value).ok_or_else(|| $crate::form::unknown_name(&text))
             }
+
+            fn unread() -> Self {
+                Self::NAMES[0].1
+            }
         }
 
         impl $crate::form::Write for $name {
@@ -510,10 +604,14 @@ macro_rules! record {
 
         impl $crate::form::Read for $name {
             fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
-                let mut fields = $crate::form::Fields::read(text, None)?;
-                let it = Self { $($field: fields.take(stringify!($field), default!($($default)?))?,)* };
+                let mut fields = $crate::form::Fields::read(text)?;
+                let it = Self { $($field: fields.take(stringify!($field), default!($($default)?)),)* };
                 fields.finish()?;
                 Ok(it)
+            }
+
+            fn unread() -> Self {
+                Self { $($field: $crate::form::Read::unread(),)* }
             }
         }
 
@@ -588,17 +686,14 @@ macro_rules! messages {
         }
     ) => {
         impl $name {
-            /// Reads the fields of the variant with this name, if there is one.
-            pub(crate) fn read_fields(
-                name: &str,
-                fields: &mut $crate::form::Fields<'_>,
-            ) -> Result<Option<Self>, $crate::form::Malformed> {
-                Ok(Some(match name {
+            /// Takes the fields of the variant with this name, if there is one.
+            pub(crate) fn read_fields(name: &str, fields: &mut $crate::form::Fields<'_>) -> Option<Self> {
+                Some(match name {
                     $($text => Self::$variant {
-                        $($field: fields.take(stringify!($field), default!($($default)?))?,)*
+                        $($field: fields.take(stringify!($field), default!($($default)?)),)*
                     },)*
-                    _ => return Ok(None),
-                }))
+                    _ => return None,
+                })
             }
         }
     };
@@ -619,6 +714,10 @@ macro_rules! entries {
         impl $crate::form::Read for Vec<$name> {
             fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
                 $crate::form::read_entries(text, |name, value| $name { name, value })
+            }
+
+            fn unread() -> Self {
+                Vec::new()
             }
 
             fn missing() -> Option<Self> {
