@@ -84,6 +84,7 @@ async def job(context: JobContext):
             outputs = [it for it in agent.chat_ctx.items if it.type == "function_call_output" and it.call_id.endswith("_late")]
             await bridge.call("report", {"late": [[it.name, it.output, it.is_error] for it in outputs]}, to="phone")
             continue
+        await bridge.ready("phone", timeout=60)  # again: on a busy machine, the participant may have had to rejoin
         await have_owners(bridge, turn.get("owners", {}))
         stop = lambda: None
         if turn.get("progress"):
