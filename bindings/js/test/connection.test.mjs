@@ -379,6 +379,52 @@ test('streams of one participant that do not end keep no frame of another out', 
   assert.deepEqual(await bot.call('echo', { text }), { text });
 });
 
+/** A stream of 16 MiB that has arrived and does not end. */
+function whole(from) {
+  const stream = endless(from);
+  const source = stream.chunks[Symbol.asyncIterator]();
+  const { next } = source;
+  let isFirst = true;
+  source.next = async () => (isFirst ? ((isFirst = false), { done: false, value: LARGEST }) : next());
+  return stream;
+}
+
+const LARGEST = new Uint8Array(16 * 1024 * 1024);
+
+test('unfinished streams of all participants hold 128 MiB at most', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const streams = [];
+  for (let at = 0; at < 12; at += 1) {
+    streams.push(whole(`evil${Math.floor(at / 2)}`));
+    phone.emit('stream', streams.at(-1));
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  assert.equal(streams.filter((it) => !it.isEnded).length, 8);
+  assert.equal(app.stats().dropped_streams, 4);
+  // A participant that holds little is not affected, though nothing is left.
+  const text = 'x'.repeat(20_000);
+  assert.deepEqual(await bot.call('echo', { text }), { text });
+  assert.equal(app.stats().dropped_streams, 5);
+});
+
+test('streams of all participants are limited and keep no frame out', async (t) => {
+  const { phone, agent, app, bot } = ends(t);
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  const streams = Array.from({ length: 1_280 }, (_, at) => endless(at === 0 ? 'one' : `evil${Math.floor(at / 64)}`));
+  for (const stream of streams) phone.emit('stream', stream);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(streams.filter((it) => !it.isEnded).length, 1_024);
+  assert.equal(streams[0].isEnded, false, 'a participant that has few streams loses none');
+  assert.equal(app.stats().dropped_streams, 256);
+  const text = 'x'.repeat(20_000);
+  assert.deepEqual(await bot.call('echo', { text }), { text });
+});
+
 test('stream without a chunk for ten seconds is given up', async (t) => {
   const { phone, agent, bot } = ends(t);
   phone.connect();

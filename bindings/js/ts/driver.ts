@@ -43,6 +43,7 @@ export class Driver {
   #tools: readonly CoreTool[] = [];
   /** The tools as text. */
   #offered = '[]';
+  readonly #counters: Record<string, number> = {};
   readonly #watchers = new Set<() => void>();
   readonly #starting = new Set<{ resolve(): void; reject(error: Error): void }>();
   readonly #stopListening: () => void;
@@ -79,7 +80,7 @@ export class Driver {
       restored: () => this.#inbox.passEarly(),
       warn,
     });
-    this.#inbox = new Inbox(port, runner, this.#view, warn);
+    this.#inbox = new Inbox(port, runner, this.#view, warn, (name) => (this.#counters[name] = (this.#counters[name] ?? 0) + 1));
     this.#calls = new OpenCalls(runner);
     const reports = new JobReports(runner);
     this.#executor = new Executor(reports, options.caps);
@@ -107,6 +108,11 @@ export class Driver {
   /** Whether there is a session. */
   get isOpen(): boolean {
     return this.#runner.isOpen;
+  }
+
+  /** What the shell counts, besides the core. */
+  get counters(): Readonly<Record<string, number>> {
+    return this.#counters;
   }
 
   /** Replaces the tools. */

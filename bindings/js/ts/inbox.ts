@@ -20,6 +20,10 @@ const EARLY_BYTES = 4 * 1024 * 1024;
 const STREAMS = 64;
 const STREAM_BYTES = 2 * MAX_FRAME;
 
+/** The same for all senders together. Beyond them, the sender that has most loses a stream: those that have little are not affected. */
+const ALL_STREAMS = 1_024;
+const ALL_STREAM_BYTES = 4 * STREAM_BYTES;
+
 /** A stream without a chunk for so long is given up, in milliseconds, as in the core (`Times::stream_idle`). */
 const STREAM_IDLE = 10_000;
 
@@ -30,15 +34,18 @@ export class Inbox {
   readonly #warn: (message: string) => void;
   readonly #early: ReceivedPacket[] = [];
   #earlyBytes = 0;
-  /** What is read, by its sender. */
-  readonly #reading = new Map<string, Reading>();
+  readonly #count: (name: string) => void;
+  readonly #senders = new Map<string, Sender>();
+  #streams = 0;
+  #streamBytes = 0;
   #isClosed = false;
 
-  constructor(port: RoomPort, runner: SessionRunner, view: RoomView, warn: (message: string) => void) {
+  constructor(port: RoomPort, runner: SessionRunner, view: RoomView, warn: (message: string) => void, count: (name: string) => void) {
     this.#port = port;
     this.#runner = runner;
     this.#view = view;
     this.#warn = warn;
+    this.#count = count;
   }
 
   packet(packet: ReceivedPacket): void {
@@ -60,37 +67,43 @@ export class Inbox {
     const max = Math.min(length ?? MAX_FRAME, MAX_FRAME);
     // A stream that says that it is too long is refused by the core, by its header.
     const isTooLong = length !== undefined && length > MAX_FRAME;
-    const reading = this.#reading.get(from) ?? { streams: 0, bytes: 0 };
-    if (reading.streams >= STREAMS) {
+    if ((this.#senders.get(from)?.streams.size ?? 0) >= STREAMS) {
       this.#warn(`more than ${STREAMS} byte streams of ${from} arrive at once; one is not read`);
       return giveUp(chunks[Symbol.asyncIterator]());
     }
-    reading.streams += 1;
-    this.#reading.set(from, reading);
+    if (this.#streams >= ALL_STREAMS) this.#dropOne((sender) => sender.streams.size);
+    const sender = this.#senders.get(from) ?? { identity: from, streams: new Set(), bytes: 0 };
+    const reading: Reading = { size: 0, stop: () => {} };
+    this.#senders.set(from, sender);
+    sender.streams.add(reading);
+    this.#streams += 1;
     const parts: Uint8Array[] = [];
-    let size = 0;
     try {
       if (!isTooLong) {
-        for await (const chunk of untilIdle(chunks)) {
-          size += chunk.length;
-          reading.bytes += chunk.length;
+        for await (const chunk of untilIdle(chunks, reading)) {
+          if (!sender.streams.has(reading)) return; // dropped
+          reading.size += chunk.length;
+          sender.bytes += chunk.length;
+          this.#streamBytes += chunk.length;
           parts.push(chunk);
-          if (size > max) break; // the core sees that it is too long
-          if (reading.bytes > STREAM_BYTES) throw new Error('the streams of this sender are too large together');
+          if (reading.size > max) break; // the core sees that it is too long
+          if (sender.bytes > STREAM_BYTES) throw new Error('the streams of this sender are too large together');
+          if (this.#streamBytes > ALL_STREAM_BYTES) this.#dropOne((sender) => sender.bytes);
+          if (!sender.streams.has(reading)) return;
         }
       }
     } catch {
-      return; // cut off or given up: its sender sends it again if it knows, or the call ends by its time limit
+      // Cut off or given up: its sender sends it again if it knows, or the call ends by its time limit.
+      if (sender.streams.has(reading)) this.#count('broken_streams');
+      return;
     } finally {
-      reading.streams -= 1;
-      reading.bytes -= size;
-      if (reading.streams === 0) this.#reading.delete(from);
+      this.#forget(reading, sender);
     }
     if (!this.#runner.isOpen) return;
     this.#view.flush();
     const header = { from: peer(this.#port, from), id, topic, length, attributes };
     if (isTooLong) this.#runner.pass({ type: 'stream_header', ...header });
-    else this.#runner.pass({ type: 'stream', ...header }, {}, concat(parts, size));
+    else this.#runner.pass({ type: 'stream', ...header }, {}, concat(parts, reading.size));
   }
 
   /** Passes the packets that waited. */
@@ -110,6 +123,25 @@ export class Inbox {
     this.dropEarly();
   }
 
+  /** Drops the largest stream of the sender that has most, to make room. Its call ends by its time limit. */
+  #dropOne(has: (sender: Sender) => number): void {
+    const sender = most(this.#senders.values(), has);
+    const reading = sender && most(sender.streams, ({ size }) => size);
+    if (sender === undefined || reading === undefined) return;
+    this.#forget(reading, sender); // now, and not when its reader notices
+    reading.stop();
+    this.#count('dropped_streams');
+  }
+
+  /** Ends the reading of a stream, once. */
+  #forget(reading: Reading, sender: Sender): void {
+    if (!sender.streams.delete(reading)) return;
+    sender.bytes -= reading.size;
+    this.#streams -= 1;
+    this.#streamBytes -= reading.size;
+    if (sender.streams.size === 0) this.#senders.delete(sender.identity);
+  }
+
   #keep(packet: ReceivedPacket): void {
     if (this.#isClosed || this.#early.length >= EARLY_PACKETS || this.#earlyBytes + packet.bytes.length > EARLY_BYTES) return;
     this.#early.push(packet);
@@ -117,19 +149,38 @@ export class Inbox {
   }
 }
 
-/** The streams of one sender. */
-interface Reading {
-  streams: number;
+/** A participant whose streams are being read. */
+interface Sender {
+  readonly identity: string;
+  readonly streams: Set<Reading>;
+  /** The bytes of all of them. */
   bytes: number;
 }
 
-/** The chunks of a stream; throws if none comes for {@link STREAM_IDLE}. */
-async function* untilIdle(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+/** A stream that is being read. */
+interface Reading {
+  size: number;
+  /** Ends the wait for its next chunk. */
+  stop: () => void;
+}
+
+/** The one of which there is most. */
+function most<T>(all: Iterable<T>, has: (one: T) => number): T | undefined {
+  let found: T | undefined;
+  for (const one of all) if (found === undefined || has(one) > has(found)) found = one;
+  return found;
+}
+
+/** The chunks of a stream; throws if none comes for {@link STREAM_IDLE}, or the reading is stopped. */
+async function* untilIdle(chunks: AsyncIterable<Uint8Array>, reading: Reading): AsyncGenerator<Uint8Array> {
   const source = chunks[Symbol.asyncIterator]();
   try {
     for (;;) {
       let timer: ReturnType<typeof setTimeout> | undefined;
-      const idle = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, STREAM_IDLE, undefined)));
+      const idle = new Promise<undefined>((resolve) => {
+        reading.stop = () => resolve(undefined);
+        timer = setTimeout(reading.stop, STREAM_IDLE);
+      });
       const next = await Promise.race([source.next(), idle]).finally(() => clearTimeout(timer));
       if (next === undefined) throw new Error('the stream has stalled');
       if (next.done === true) return;

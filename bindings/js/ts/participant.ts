@@ -106,10 +106,13 @@ export abstract class Participant {
     return reply?.type === 'participants' ? reply.participants : [];
   }
 
-  /** Counters, such as dropped and repeated frames. Those that are 0 are missing. */
+  /**
+   * Counters, such as dropped and repeated frames. Those that are 0 are missing. Besides the core's they have `broken_streams` (cut
+   * off, stalled, or beyond their sender's share) and `dropped_streams` (given up, because those of all senders exceeded the limit).
+   */
   stats(): Readonly<Record<string, number>> {
     const reply = this.driver.query({ type: 'stats' });
-    return reply?.type === 'stats' ? reply.stats : {};
+    return { ...(reply?.type === 'stats' && reply.stats), ...this.driver.counters };
   }
 
   /**

@@ -18,7 +18,7 @@ from livekit import rtc
 from livekit.rtc._proto import participant_pb2, room_pb2
 
 #: The longest time of a test, in seconds.
-LIMIT = 60
+LIMIT = 240
 
 #: The size of the chunks in which streams arrive, in bytes.
 CHUNK = 15_000

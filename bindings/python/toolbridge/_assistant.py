@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from ._driver import Driver, Refused
-from ._errors import CallError, NotReady, call_error, closed_error
+from ._errors import CallError, NotReady, Refused, call_error, closed_error
 from ._events import Event
 from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
 from ._participant import BaseParticipant, config_of, milliseconds
 from ._questions import AskPerson
+from ._record import Record
 from ._room_driver import Chooser, DriverOptions
 from ._room_view import Rule, Rules
 from ._tool import ProgressStatus, Tools
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from livekit import rtc
     from livekit.agents import AgentSession
 
+    from ._driver import Driver
     from .agents import RoomToolset
 
 logger = logging.getLogger("toolbridge")
@@ -35,8 +35,7 @@ PROBE = 1.0
 Choose = Union[Literal["nobody", "first", "last", "last_heard"], Chooser]
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Record):
     """A report of a tool that runs."""
 
     status: ProgressStatus
@@ -44,8 +43,7 @@ class Progress:
     content: Any = None
 
 
-@dataclass(frozen=True)
-class ToolDescription:
+class ToolDescription(Record):
     """A tool as its owner describes it. The texts come from others."""
 
     name: str
@@ -58,8 +56,7 @@ class ToolDescription:
     read_only: bool | None = None
 
 
-@dataclass(frozen=True)
-class OfferedTool:
+class OfferedTool(Record):
     """A tool that can be called now."""
 
     #: The identity of the participant that offers it.
@@ -67,8 +64,7 @@ class OfferedTool:
     tool: ToolDescription
 
 
-@dataclass(frozen=True)
-class Late:
+class Late(Record):
     """The result of a call that a barge-in had left running."""
 
     call: str

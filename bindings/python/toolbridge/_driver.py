@@ -1,4 +1,4 @@
-"""What the public classes need of a participant in a room, whatever drives it."""
+"""What the public classes need of a participant in a room, whatever drives it. Only for the type checker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ class OpenCall(Protocol):
     def settled(self, result: JsonObject) -> None: ...
     def progress(self, event: Event) -> None: ...
     def lost(self, message: str) -> None: ...
-
-
-class Refused(Exception):
-    """The core refuses a call."""
-
-    def __init__(self, error: JsonObject) -> None:
-        super().__init__(error["message"])
-        self.error = error
 
 
 class Driver(Protocol):

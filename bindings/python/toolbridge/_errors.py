@@ -181,6 +181,14 @@ def closed_error(message: str, may_have_run: bool) -> Closed:
     return Closed({"kind": "closed", "code": "closed", "message": message, "may_have_run": may_have_run})
 
 
+class Refused(Exception):
+    """The core refuses a call."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.error = error
+
+
 class JoinError(ConnectionError):
     """A room was not joined. The message says why, and what to do."""
 

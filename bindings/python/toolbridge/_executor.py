@@ -8,15 +8,16 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ._errors import ToolError
 from ._json import JsonObject, to_json_text
 from ._schema import Invalid
 from ._tool import NamedTool, ProgressStatus, StopReason, ToolContext
 from ._tracing import enter_span
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: The most calls that run at once, and the most that wait for one of them to end, if the caps do not say.
 RUNNING = 64
@@ -96,22 +97,22 @@ class Threads:
         self._fill()
 
 
-@dataclass(eq=False)
 class _Job:
-    execute: Mapping[str, Any]
-    tool: NamedTool
-    #: By the loop's clock.
-    deadline: float
-    timer: asyncio.TimerHandle | None = None
-    task: asyncio.Task[None] | None = None
-    context: ToolContext | None = None
-    #: Whether its outcome was reported.
-    is_settled: bool = False
-    #: Whether it takes one of the places.
-    is_running: bool = False
-    #: Whether the function has begun.
-    is_started: bool = False
-    stop_reason: StopReason | None = None
+    def __init__(self, execute: Mapping[str, Any], tool: NamedTool, deadline: float) -> None:
+        self.execute = execute
+        self.tool = tool
+        #: By the loop's clock.
+        self.deadline = deadline
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.context: ToolContext | None = None
+        #: Whether its outcome was reported.
+        self.is_settled = False
+        #: Whether it takes one of the places.
+        self.is_running = False
+        #: Whether the function has begun.
+        self.is_started = False
+        self.stop_reason: StopReason | None = None
 
     @property
     def key(self) -> int:
@@ -238,10 +239,10 @@ class Executor:
         context = job.context = ToolContext(
             execute["caller"],
             execute["call"],
-            datetime.now(timezone.utc) + timedelta(seconds=end - now),
+            time_in(end - now),
             meta,
-            _loop=loop,
-            _report=report,
+            loop=loop,
+            report=report,
         )
         if not tool.is_async:
             value = await self._threads.run(lambda: tool.call(arguments, context), started)
@@ -339,6 +340,13 @@ def _failure(error: Exception) -> tuple[Failure, str | None]:
         return {**local, "cause": describe(problem)}, None
     cause = {} if error.__cause__ is None else {"cause": describe(error.__cause__)}
     return {"code": error.code, "message": str(error), **cause}, partial
+
+
+def time_in(seconds: float) -> datetime:
+    """The time in so many seconds."""
+    from datetime import datetime, timedelta, timezone  # only now: an assistant without tools never needs it
+
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds)
 
 
 def describe(error: BaseException) -> str:

@@ -23,6 +23,10 @@ EARLY_BYTES = 4 * 1024 * 1024
 STREAMS = 64
 STREAM_BYTES = 2 * MAX_FRAME
 
+#: The same for all senders together. Beyond them, the sender that has most loses a stream: those that have little are not affected.
+ALL_STREAMS = 1_024
+ALL_STREAM_BYTES = 4 * STREAM_BYTES
+
 #: A stream without a part for so long, or up to twice as long, in seconds, is given up.
 STREAM_IDLE = 10.0
 
@@ -49,7 +53,9 @@ class Inbox:
         self._count = count
         self._early: list[tuple[str, bool, str, bytes]] = []
         self._early_bytes = 0
-        self._streams: set[_Reading] = set()
+        self._senders: dict[str, _Sender] = {}
+        self._streams = 0
+        self._stream_bytes = 0
 
     def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None:
         if sender is None:
@@ -58,14 +64,19 @@ class Inbox:
         self._runner.safely(lambda: self._packet(sender, is_reliable, topic, data))
 
     def stream(self, stream: ReceivedStream) -> None:
-        if sum(reading.stream.sender == stream.sender for reading in self._streams) >= STREAMS:
+        sender = self._senders.get(stream.sender)
+        if sender is not None and len(sender.streams) >= STREAMS:
             stream.close()
             self._warn(f"more than {STREAMS} byte streams of {stream.sender} arrive at once; one is not read")
             return
+        if self._streams >= ALL_STREAMS:
+            self._drop_one(max(self._senders.values(), key=lambda it: len(it.streams)))
+        sender = self._senders.setdefault(stream.sender, _Sender())
         # Copied now: the SDK adds the attributes of the trailer, which any participant may have sent.
         reading = _Reading(self._loop, stream, dict(stream.attributes))
-        self._streams.add(reading)
-        reading.task = self._loop.create_task(self._read(reading))
+        sender.streams.add(reading)
+        self._streams += 1
+        reading.task = self._loop.create_task(self._read(reading, sender))
 
     def pass_early(self) -> None:
         """Passes the packets that waited."""
@@ -81,8 +92,9 @@ class Inbox:
 
     def drop_streams(self) -> None:
         """Stops reading, because the session has ended."""
-        for reading in self._streams:
-            reading.cancel()
+        for sender in self._senders.values():
+            for reading in sender.streams:
+                reading.cancel()
 
     def _packet(self, sender: str, is_reliable: bool, topic: str, data: bytes) -> None:
         if not self._runner.is_open:
@@ -102,7 +114,7 @@ class Inbox:
         lane = "reliable" if is_reliable else "lossy"
         self._runner.feed({"type": "packet", "lane": lane, "topic": topic, "from": self._port.peer(sender)}, {}, data)
 
-    async def _read(self, reading: _Reading) -> None:
+    async def _read(self, reading: _Reading, sender: _Sender) -> None:
         """Reads a whole stream. One that is cut off, or longer than it said or than any frame, is dropped."""
         stream = reading.stream
         most = min(stream.length or MAX_FRAME, MAX_FRAME)
@@ -112,15 +124,20 @@ class Inbox:
             if not is_too_long:
                 async for chunk in stream.chunks:
                     reading.add(chunk)
+                    sender.bytes += len(chunk)
+                    self._stream_bytes += len(chunk)
                     if reading.size > most:
                         break  # the core sees that it is too long
-                    if sum(it.size for it in self._streams if it.stream.sender == stream.sender) > STREAM_BYTES:
+                    if sender.bytes > STREAM_BYTES:
                         return self._count("broken_streams")
+                    if self._stream_bytes > ALL_STREAM_BYTES:
+                        self._drop_one(max(self._senders.values(), key=lambda it: it.bytes))
+                        if reading not in sender.streams:
+                            return
         except Exception:
             return self._count("broken_streams")  # its sender sends it again if it knows, or the call ends by its time limit
         finally:
-            reading.end()
-            self._streams.discard(reading)
+            self._forget(reading, sender)
         self._view.flush()
         header = {
             "from": self._port.peer(stream.sender),
@@ -133,6 +150,34 @@ class Inbox:
             self._runner.feed({"type": "stream_header", **header})
         else:
             self._runner.feed({"type": "stream", **header}, {}, b"".join(reading.parts))
+
+    def _drop_one(self, sender: _Sender) -> None:
+        """Drops the largest stream of a sender, to make room. Its call ends by its time limit."""
+        largest = max(sender.streams, key=lambda it: it.size)
+        self._forget(largest, sender)  # now, and not when its task notices that it is cancelled
+        largest.cancel()
+        self._count("dropped_streams")
+
+    def _forget(self, reading: _Reading, sender: _Sender) -> None:
+        """Ends the reading of a stream, once."""
+        if reading not in sender.streams:
+            return
+        sender.streams.remove(reading)
+        sender.bytes -= reading.size
+        self._streams -= 1
+        self._stream_bytes -= reading.size
+        if not sender.streams:
+            del self._senders[reading.stream.sender]
+        reading.end()
+
+
+class _Sender:
+    """A participant whose streams are being read."""
+
+    def __init__(self) -> None:
+        self.streams: set[_Reading] = set()
+        #: The bytes of all of them.
+        self.bytes = 0
 
 
 class _Reading:

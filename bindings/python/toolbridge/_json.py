@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
+
+from ._record import Record
 
 JsonObject = dict[str, Any]
 
@@ -43,6 +44,10 @@ def _as_json(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
         return dump(mode="json")
+    if isinstance(value, Record):
+        return vars(value)
+    import dataclasses  # only now: few programs return one
+
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"of the type {type(value).__name__}")

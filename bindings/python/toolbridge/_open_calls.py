@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ._driver import OpenCall, Refused
+from ._errors import Refused
 from ._events import Event
 from ._json import JsonObject
 from ._session_runner import SessionRunner
+
+if TYPE_CHECKING:
+    from ._driver import OpenCall
 
 
 class OpenCalls:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ._driver import Driver
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
 from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
 from ._tool import Tools, name_tools
+
+if TYPE_CHECKING:
+    from ._driver import Driver
 
 Self = TypeVar("Self", bound="BaseParticipant")
 
@@ -35,7 +36,7 @@ class BaseParticipant:
         emitter, named = Emitter(), name_tools(tools)
         self._port = room if isinstance(room, Port) else None
         if self._port is not None:
-            options = dataclasses.replace(options, config={**self._port.config, **options.config})
+            options = options.replace(config={**self._port.config, **options.config})
         claim(room, what)
         try:
             driver = RoomDriver(room, loop, emitter, options)

@@ -7,30 +7,36 @@ import contextvars
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
-from ._executor import Failure, Threads, describe
+from ._executor import Failure, Threads, describe, time_in
 from ._json import JsonObject
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: The longest arguments that a question shows, in characters.
 _MAX_SHOWN = 1_000
 
 
-@dataclass(frozen=True, eq=False)
 class ConsentRequest:
     """What a person is asked."""
 
-    #: A question for a dialog, with the tool and the arguments. They come from others: show it as text.
-    text: str
-    #: Its ``name``, ``description`` and, if it has one, ``title``.
-    tool: JsonObject
-    arguments: JsonObject
-    caller: str
-    call: str
-    #: A missing answer counts as a refusal then.
-    deadline: datetime
+    def __init__(
+        self, text: str, tool: JsonObject, arguments: JsonObject, caller: str, call: str, deadline: datetime
+    ) -> None:
+        #: A question for a dialog, with the tool and the arguments. They come from others: show it as text.
+        self.text = text
+        #: Its ``name``, ``description`` and, if it has one, ``title``.
+        self.tool = tool
+        self.arguments = arguments
+        self.caller = caller
+        self.call = call
+        #: A missing answer counts as a refusal then.
+        self.deadline = deadline
+
+    def __repr__(self) -> str:
+        return f"ConsentRequest(text={self.text!r}, caller={self.caller!r}, call={self.call!r})"
 
 
 #: Asks a person. If the question is withdrawn, an ``async`` function is cancelled.
@@ -110,7 +116,6 @@ class Questions:
         shown = json.dumps(arguments, indent=1, ensure_ascii=False)
         shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
         text = f'{ask["caller"]} wants to run "{about.get("title", about["name"])}": {about["description"]}\n{shown}'
-        left = timedelta(milliseconds=self._left(ask["until"]))
         described = {name: about[name] for name in ("name", "description", "title") if name in about}
-        deadline = datetime.now(timezone.utc) + left
+        deadline = time_in(self._left(ask["until"]) / 1000)
         return ConsentRequest(text, described, arguments, ask["caller"], ask["call"], deadline)

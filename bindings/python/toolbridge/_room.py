@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ._record import Record
 
 if TYPE_CHECKING:
     from ._join import JoinedQueue
@@ -36,8 +37,7 @@ _STREAM_PART = 150_000
 _REASON_WAIT = 0.1
 
 
-@dataclass
-class ReceivedStream:
+class ReceivedStream(Record):
     """A byte stream that begins to arrive."""
 
     sender: str

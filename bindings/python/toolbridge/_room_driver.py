@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Union, cast
+from typing import TYPE_CHECKING, Any, Union, cast
 
-from ._driver import OpenCall
 from ._events import NAMES, Emitter, EventName
 from ._executor import THREADS, Executor, Threads, describe
 from ._inbox import Inbox
@@ -16,11 +14,15 @@ from ._job_reports import JobReports
 from ._json import JsonObject, present
 from ._open_calls import OpenCalls
 from ._questions import AskPerson, Questions
+from ._record import Record
 from ._room import ReceivedStream, port_of
 from ._room_claim import release
 from ._room_view import RoomView, Rules
 from ._session_runner import SessionRunner
 from ._tool import NamedTool
+
+if TYPE_CHECKING:
+    from ._driver import OpenCall
 
 #: The time limit of sending the last packets, in seconds.
 FLUSH = 1.0
@@ -29,8 +31,7 @@ FLUSH = 1.0
 Chooser = Callable[[list[str], Union[str, None]], Union[str, None]]
 
 
-@dataclass(frozen=True)
-class DriverOptions:
+class DriverOptions(Record):
     role: str
     #: The core's ``config``, except what the room says.
     config: Mapping[str, object]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ._executor import describe
+from ._record import Record
 from ._room import Participant, Port
 from ._session_runner import SessionRunner
 
@@ -18,8 +18,7 @@ RECHECKS = (0.02, 0.1, 0.5)
 Rule = Callable[[Participant], bool]
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Record):
     """The author's rules."""
 
     admit: Rule | None = None

@@ -5,18 +5,17 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ._json import JsonObject
+from ._record import Record
 
 
 class Invalid(Exception):
     """Arguments that do not match their schema. The text is for the caller."""
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(Record):
     """The parameters of a function that runs a tool."""
 
     schema: JsonObject
@@ -69,8 +68,7 @@ class _NotBasic(Exception):
     """A hint that needs pydantic."""
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(Record):
     schema: JsonObject
     is_required: bool
     check: Callable[[Any, str], Any]

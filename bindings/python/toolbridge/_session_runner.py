@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -58,7 +58,7 @@ class SessionRunner:
     def begin(self, fields: Mapping[str, object]) -> None:
         """Begins a session now. Raises ``ValueError`` if the fields are malformed."""
         self._zero = self._loop.time()
-        create = {"type": "create", "at": 0, **fields, "seed": secrets.token_hex(32)}
+        create = {"type": "create", "at": 0, **fields, "seed": os.urandom(32).hex()}
         self._session = Session.create(json.dumps(create))
 
     def left(self, time: float) -> float:

@@ -8,12 +8,14 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from ._json import JsonObject, present, to_json_text
+from ._record import Record
 from ._schema import Invalid, read_parameters
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Consent = Literal["never", "once_per_session", "always"]
 BargeIn = Literal["cancel", "finish", "report"]
@@ -31,23 +33,35 @@ _RESERVED = "bridge."
 DEFAULT_CANCEL_GRACE = 1.0
 
 
-@dataclass(eq=False)
 class ToolContext:
     """What a running tool knows of its call. A function gets it as the parameter with this type."""
 
-    #: The identity of the participant that calls.
-    caller: str
-    #: The call's id.
-    call: str
-    #: When the caller no longer waits.
-    deadline: datetime
-    #: What the caller sent along.
-    meta: JsonObject
-    #: Why the call was stopped, or ``None``. An ``async`` function is also cancelled; a plain one should look at this.
-    stop_reason: StopReason | None = None
-    _loop: asyncio.AbstractEventLoop = field(kw_only=True, repr=False)
-    _report: Callable[[ProgressStatus, str | None, str | None], None] = field(kw_only=True, repr=False)
-    _stopped: threading.Event = field(default_factory=threading.Event, kw_only=True, repr=False)
+    def __init__(
+        self,
+        caller: str,
+        call: str,
+        deadline: datetime,
+        meta: JsonObject,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[ProgressStatus, str | None, str | None], None],
+    ) -> None:
+        #: The identity of the participant that calls.
+        self.caller = caller
+        #: The call's id.
+        self.call = call
+        #: When the caller no longer waits.
+        self.deadline = deadline
+        #: What the caller sent along.
+        self.meta = meta
+        #: Why the call was stopped, or ``None``. An ``async`` function is also cancelled; a plain one should look at this.
+        self.stop_reason: StopReason | None = None
+        self._loop = loop
+        self._report = report
+        self._stopped = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"ToolContext(caller={self.caller!r}, call={self.call!r}, stop_reason={self.stop_reason!r})"
 
     def progress(self, message: str | None = None, *, content: object = None, status: ProgressStatus = "in_progress") -> None:
         """Reports progress to the caller. A plain function may call it in its thread."""
@@ -134,8 +148,7 @@ def tool(run: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 Tools = Iterable[Union[Tool, Callable[..., Any]]]
 
 
-@dataclass(frozen=True)
-class NamedTool:
+class NamedTool(Record):
     """A tool that is ready to be offered and run."""
 
     #: Its description in the form of the core.

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ends import connect, fresh_room, require_parts
+import pytest
+from ends import connect, fresh_room, require_parts, token
 from livekit import rtc
 from memory import in_loop
 from toolbridge import Client, ToolContext, ToolError, tool
@@ -89,13 +90,16 @@ async def wrong() -> str:
     return "wrong"
 
 
+@pytest.mark.parametrize("joins", ["the job's room", "the job's room by itself", "another room by itself"])
 @in_loop
-async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcomes() -> None:
+async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcomes(joins: str) -> None:
     name, phone, room = fresh_room(), Phone(), rtc.Room()
+    job_room = fresh_room() if joins.startswith("another") else name
+    env = {**os.environ, "JOIN_TOKEN": token(name, "helper", "assistant")} if joins.endswith("itself") else None
     client = Client(room, phone.tools())
     await connect(room, name, "phone", "client")
     worker = await asyncio.create_subprocess_exec(
-        os.environ["AGENTS_PYTHON"], str(WORKER), "[]", name, stdin=asyncio.subprocess.PIPE
+        os.environ["AGENTS_PYTHON"], str(WORKER), "[]", job_room, stdin=asyncio.subprocess.PIPE, env=env
     )
     try:
         seen = await phone.turn(("echo", {"text": "Grüße"}), ("lamp_on", {}), ("own", {}))
@@ -109,6 +113,7 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
             + ["lk_agents_cancel_task", "lk_agents_get_running_tasks"]
         )
         assert seen["schema"]["parameters"]["required"] == ["text"]
+        assert (client.assistant == "helper") is (env is not None)
 
         (output,) = (await phone.turn(("fail", {})))["outputs"]
         assert output == ["fail", True, "lamp_broken: the lamp is broken (it may have run)"]

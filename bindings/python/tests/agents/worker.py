@@ -1,6 +1,8 @@
 # mypy: ignore-errors
 """A worker of livekit-agents whose agent has the tools of the room: `worker.py '[]' ROOM`.
 
+With JOIN_TOKEN, its assistant joins by itself with this token, in place of using the job's room.
+
 The client `phone` says what happens: each result of its tool `next_turn` is a turn. Its tool `report` gets what the model saw.
 The scripted model and the rest of the worker are those of `tests/peers/agents/forward.py`.
 """
@@ -64,7 +66,8 @@ async def have_owners(bridge, owners):
 
 
 async def job(context: JobContext):
-    bridge = Assistant(context.room)
+    token = os.environ.get("JOIN_TOKEN")
+    bridge = Assistant(context.room) if token is None else await Assistant.join(os.environ["LIVEKIT_URL"], token)
     session = AgentSession(llm=Script(), vad=None, turn_handling={"turn_detection": "manual"})
     tasks = []
     agent = Helper([bridge.toolset(report_progress=True)])
@@ -81,6 +84,7 @@ async def job(context: JobContext):
             outputs = [it for it in agent.chat_ctx.items if it.type == "function_call_output" and it.call_id.endswith("_late")]
             await bridge.call("report", {"late": [[it.name, it.output, it.is_error] for it in outputs]}, to="phone")
             continue
+        await bridge.ready("phone", timeout=60)  # again: on a busy machine, the participant may have had to rejoin
         await have_owners(bridge, turn.get("owners", {}))
         stop = lambda: None
         if turn.get("progress"):

@@ -130,8 +130,11 @@ class Program:
         return await self.result(self.begin(tool, arguments, **more))
 
     async def progress(self, id: int, message: str | None = None) -> None:
-        await self.line(
-            lambda line: line.get("type") == "progress"
-            and line["id"] == id
-            and (message is None or line.get("message") == message)
-        )
+        """Returns when the call has reported this. It must not end before."""
+
+        def matches(line: dict[str, Any]) -> bool:
+            is_it = line.get("type") == "progress" and (message is None or line.get("message") == message)
+            return bool(line.get("id") == id and (is_it or line.get("type") == "result"))
+
+        line = await self.line(matches)
+        assert line["type"] == "progress", f"the call has ended: {line}"

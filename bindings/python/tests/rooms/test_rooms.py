@@ -33,6 +33,10 @@ require_parts()
 
 MAX = 16 * 1024 * 1024
 
+#: The time limit of a call with a frame of the largest size, in seconds. LiveKit's SDK takes 4 to 5 s of CPU time to send one, in its
+#: own threads, which is a minute on a machine that is busy with other things.
+LARGEST_LIMIT = 120
+
 #: The SDK's scenario of a full reconnect, which gives the participant another sid.
 FULL_RECONNECT = 7
 
@@ -201,8 +205,8 @@ async def test_frames_of_14_kb_to_16_mib_pass_to_a_python_client_and_back() -> N
         for size in (14_000, 15_001, 1024 * 1024):
             result = await agent.call("echo", {"text": "a" * size}, timeoutMs=30_000)
             assert len(result["result"]["text"]) == size
-        result = await agent.call("length", {"text": "a" * (MAX - 1_000)}, timeoutMs=30_000)
-        assert result["result"] == {"value": MAX - 1_000}
+        result = await agent.call("length", {"text": "a" * (MAX - 1_000)}, timeoutMs=LARGEST_LIMIT * 1000)
+        assert result.get("result") == {"value": MAX - 1_000}, result
 
 
 @in_loop
@@ -239,7 +243,7 @@ async def test_python_assistant_calls_the_tools_of_the_command_line() -> None:
         for size in (14_000, 15_001, 1_000_000):
             assert len((await bot.call("echo", {"text": "a" * size}))["text"]) == size
         largest = MAX - 1_000
-        assert await bot.call("length", {"text": "a" * largest}, timeout=30) == {"value": largest + len('{"text":""}')}
+        assert await bot.call("length", {"text": "a" * largest}, timeout=LARGEST_LIMIT) == {"value": largest + len('{"text":""}')}
         with pytest.raises(TooLarge) as large:
             await bot.call("length", {"text": "a" * MAX})
         assert large.value.max == MAX and not large.value.may_have_run
