@@ -1,5 +1,6 @@
 import type { CloseReason, CoreParticipant, Peer, ProgressStatus } from './core.js';
 import type { Json } from './json.js';
+import { unknown } from './options.js';
 
 /** What happens in a room, by the names for `on`. Times are in milliseconds. */
 export interface Events {
@@ -58,32 +59,36 @@ export interface Events {
 
 export type EventName = keyof Events;
 
+/** The core's events that are passed on. */
+const OF_THE_CORE = [
+  'joined',
+  'left',
+  'toolsChanged',
+  'bound',
+  'ambiguousAssistant',
+  'registered',
+  'unaccepted',
+  'notAdmitted',
+  'notAllowed',
+  'connection',
+  'requested',
+  'delivered',
+  'progress',
+  'settled',
+  'toolFailed',
+  'peerError',
+  'violation',
+  'view',
+  'lateResult',
+  'consentVoid',
+] as const;
+
+/** All events. */
+const ALL: readonly EventName[] = [...OF_THE_CORE, 'connected', 'leftOut', 'closed', 'warning', 'error'];
+
 /** The names of the core's events that are passed on. */
 const NAMES: ReadonlyMap<string, EventName> = new Map(
-  (
-    [
-      'joined',
-      'left',
-      'toolsChanged',
-      'bound',
-      'ambiguousAssistant',
-      'registered',
-      'unaccepted',
-      'notAdmitted',
-      'notAllowed',
-      'connection',
-      'requested',
-      'delivered',
-      'progress',
-      'settled',
-      'toolFailed',
-      'peerError',
-      'violation',
-      'view',
-      'lateResult',
-      'consentVoid',
-    ] as const
-  ).map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
+  OF_THE_CORE.map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
 );
 
 /** Returns the name of one of the core's events. */
@@ -102,6 +107,8 @@ export class Emitter {
   readonly #printed = new Set<string>();
 
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    if (!(ALL as readonly string[]).includes(name)) throw new TypeError(unknown('event', String(name), ALL));
+    if (typeof listener !== 'function') throw new TypeError(`the listener of "${name}" must be a function`);
     // Its own function, so that a listener that is added twice is called and removed twice.
     const own: Listener<Name> = (event) => listener(event);
     const listeners = this.#listeners.get(name) ?? new Set();

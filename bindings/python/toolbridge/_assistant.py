@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from ._driver import Driver, Refused
 from ._errors import CallError, NotReady, call_error, closed_error
 from ._events import Event
 from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
+from ._options import check_choice, check_limits
 from ._participant import BaseParticipant, config_of, milliseconds
 from ._questions import AskPerson
 from ._room_driver import Chooser, DriverOptions
@@ -115,6 +116,8 @@ class Assistant(BaseParticipant):
         times: Mapping[str, float] = {},
         caps: Mapping[str, int] = {},
     ) -> None:
+        if choose is not None and not callable(choose):
+            check_choice("`choose`", choose, get_args(get_args(Choose)[0]))
         only_roles = True if admit_only_roles is None and admit is not None else admit_only_roles
         config = {
             **config_of(version, fast_lane, times, caps),
@@ -189,6 +192,7 @@ class Assistant(BaseParticipant):
         Raises ``NotReady`` when the time is over; earlier for a participant that never offers tools.
         """
         self._check_loop()
+        check_limits(wait={"timeout": timeout})
         driver = self._driver
         _require_session(driver)
         driver.input({"type": "expect", "identity": client})
@@ -262,6 +266,7 @@ class Assistant(BaseParticipant):
         self._check_loop()
         if not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments must be a dictionary, not {type(arguments).__name__}")
+        check_limits(timeout=timeout, wait={"owner_wait": owner_wait})
         raw = {"arguments": to_json_text(_plain(arguments), "arguments")}
         meta = with_span(meta)
         if meta is not None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from ._options import unknown
+
 logger = logging.getLogger("toolbridge")
 
 EventName = Literal[
@@ -58,7 +60,7 @@ class Emitter:
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
         if name not in NAMES:
-            raise ValueError(f'there is no event "{name}"; the events are {", ".join(sorted(NAMES))}')
+            raise ValueError(unknown("event", name, NAMES))
         listeners = self._listeners.setdefault(name, [])
 
         # Its own function, so that a listener that is added twice is called and removed twice.

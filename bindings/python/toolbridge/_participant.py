@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from ._driver import Driver
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
+from ._options import check_seconds
 from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
@@ -171,6 +172,8 @@ def config_of(
     if fast_lane is not None:
         config["fast_lane"] = fast_lane
     if times:
+        for name, seconds in times.items():
+            check_seconds(f'`times["{name}"]`', seconds, may_be_zero=True)
         config["times"] = {name: milliseconds(seconds) for name, seconds in times.items()}
     if caps:
         config["caps"] = dict(caps)
