@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { test } from 'node:test';
+import { runInNewContext } from 'node:vm';
 
 import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
@@ -101,6 +102,35 @@ test('results that JSON cannot hold are an execution_error', async (t) => {
     await assert.rejects(bot.call(name), refused(ToolFailed, { code: 'execution_error' }), name);
     assert.match((await failed).cause, /^TypeError: /, name);
   }
+});
+
+test('results that JSON would write as nothing are an execution_error, which names the place and the class', async (t) => {
+  class Hidden {
+    #secret = 1;
+    get secret() {
+      return this.#secret;
+    }
+  }
+  class Photo {
+    name = 'a';
+  }
+  const values = {
+    promise: [{ x: Promise.resolve(1) }, 'the result.x is a promise (await it), which JSON cannot hold'],
+    error: [[new RangeError('far')], 'the result[0] is an error, RangeError (throw it, or return its message), which JSON cannot hold'],
+    response: [{ a: { b: new Response('x') } }, 'the result.a.b is an object of the class Response, which JSON cannot hold'],
+    map: [{ at: [new Map()] }, 'the result.at[0] is an object of the class Map, which JSON cannot hold'],
+    hidden: [new Hidden(), 'the result is an object of the class Hidden, which JSON cannot hold'],
+  };
+  const good = { plain: {}, bare: Object.create(null), other: runInNewContext('({})'), photo: new Photo(), date: new Date(0), box: new Number(1), args: (function () { return arguments; })() };
+  const tools = Object.fromEntries(Object.entries(values).map(([name, [value]]) => [name, tool({ description: 'x', execute: () => value })]));
+  const { app, bot } = await connected(t, { ...tools, good: tool({ description: 'x', execute: () => good }) });
+  for (const [name, [, text]] of Object.entries(values)) {
+    const failed = next(app, 'toolFailed');
+    await assert.rejects(bot.call(name), refused(ToolFailed, { code: 'execution_error' }), name);
+    assert.ok((await failed).cause.includes(text), (await failed).cause);
+  }
+  assert.deepEqual(await bot.call('good'), JSON.parse(JSON.stringify(good)));
+  await assert.rejects(bot.call('good', { x: Promise.resolve(1) }), /^TypeError: arguments\.x is a promise/);
 });
 
 test('arguments that JSON cannot hold are a TypeError at once', async (t) => {
