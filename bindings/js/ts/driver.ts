@@ -191,6 +191,12 @@ export class Driver {
     this.#offer();
     this.#view.reportAll();
     this.#emitter.emit('connected', { identity: local.identity, room: port.name });
+    if (role === 'assistant' && local.kind !== 'agent' && local.attributes?.['toolbridge.role'] !== 'assistant') {
+      const message =
+        `the token of ${local.identity} does not make it an assistant: clients serve it only if they name it (option ` +
+        '`assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent';
+      this.#emitter.emit('warning', { message });
+    }
     this.#inbox.passEarly();
     for (const { resolve } of this.#starting) resolve();
     this.#starting.clear();

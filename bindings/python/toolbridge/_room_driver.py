@@ -221,6 +221,12 @@ class RoomDriver:
         self._offer()
         self._view.report_all()
         self._emitter.emit("connected", {"identity": local["identity"], "room": port.name})
+        role = local.get("attributes", {}).get("toolbridge.role")
+        if options.role == "assistant" and local.get("kind") != "agent" and role != "assistant":
+            self._warn(
+                f"the token of {local['identity']} does not make it an assistant: clients serve it only if they name it "
+                "(option `assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent"
+            )
 
     def _offer(self) -> None:
         if self._offered == "[]" and self._options.role == "assistant":
