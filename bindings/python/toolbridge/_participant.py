@@ -61,6 +61,9 @@ class BaseParticipant:
         """
         from ._join import JoinedRoom
 
+        for name, value in (("url", url), ("token", token)):
+            if not isinstance(value, str):
+                raise TypeError(f"`{name}` must be a text, not {type(value).__name__}")
         room = JoinedRoom(url, token, asyncio.get_running_loop())
         make: Any = cls
         try:
