@@ -91,6 +91,32 @@ test('text of a ToolError is sent; that of any other exception stays local', asy
   assert.match((await failed).cause, /secret/);
 });
 
+test('exception of a tool is printed at its own side unless somebody listens', async (t) => {
+  const errors = t.mock.method(console, 'error', () => {});
+  const broken = new Error('a secret of this page');
+  const { app, bot } = await connected(t, {
+    broken: tool({
+      description: 'x',
+      execute: () => {
+        throw broken;
+      },
+    }),
+    said: tool({
+      description: 'x',
+      execute: () => {
+        throw new ToolError('the watch is out of range');
+      },
+    }),
+  });
+  await assert.rejects(bot.call('said'), refused(ToolFailed, {}));
+  assert.equal(errors.mock.callCount(), 0, 'the caller reads the text of a ToolError');
+  await assert.rejects(bot.call('broken'), refused(ToolFailed, { code: 'execution_error' }));
+  assert.deepEqual(errors.mock.calls[0].arguments, ['toolbridge: the tool "broken" threw; the caller gets execution_error', broken]);
+  app.on('toolFailed', () => {});
+  await assert.rejects(bot.call('broken'), refused(ToolFailed, {}));
+  assert.equal(errors.mock.callCount(), 1);
+});
+
 test('results that JSON cannot hold are an execution_error', async (t) => {
   const cycle = {};
   cycle.self = cycle;

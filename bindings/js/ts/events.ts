@@ -132,18 +132,15 @@ export class Emitter {
     }
   }
 
+  /** Prints what a tool threw, unless somebody listens to `toolFailed`: its caller does not see it. */
+  toolThrew(tool: string, error: unknown): void {
+    if ((this.#listeners.get('toolFailed')?.size ?? 0) > 0) return;
+    console.error(`toolbridge: the tool "${tool}" threw; the caller gets execution_error`, error);
+  }
+
   /** Prints an event, once. */
   #print(name: EventName, event: Events[EventName]): void {
-    const fields = event as Readonly<Record<string, unknown>>;
-    const { message, error } = fields;
-    const text =
-      typeof message === 'string'
-        ? message
-        : error instanceof Error
-          ? error.message
-          : name === 'notAllowed'
-            ? 'the local token does not allow sending data (canPublishData)'
-            : `${name} ${JSON.stringify(fields)}`;
+    const text = inWords(name, event);
     if (this.#printed.has(text) || this.#printed.size >= MAX_PRINTED) return;
     this.#printed.add(text);
     console.warn(`toolbridge: ${text}`);
@@ -152,3 +149,19 @@ export class Emitter {
 
 /** The most different texts that are printed. */
 const MAX_PRINTED = 64;
+
+function inWords(name: EventName, event: Events[EventName]): string {
+  const { message, error } = event as Readonly<Record<string, unknown>>;
+  if (typeof message === 'string') return message;
+  if (error instanceof Error) return error.message;
+  if (name === 'notAllowed') return 'the local token does not allow sending data (canPublishData)';
+  if (name === 'leftOut') {
+    const { tools } = event as Events['leftOut'];
+    return `not offered: ${tools.map(({ tool, why }) => `${tool ?? 'tools'}: ${why}`).join('; ')}`;
+  }
+  if (name === 'ambiguousAssistant') {
+    const { candidates } = event as Events['ambiguousAssistant'];
+    return `several participants may be the assistant: ${candidates.join(', ')}; name one with the option \`assistant\``;
+  }
+  return name;
+}

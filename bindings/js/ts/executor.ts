@@ -66,6 +66,7 @@ interface Job {
 
 export class Executor {
   readonly #reports: Reports;
+  readonly #threw: (tool: string, error: unknown) => void;
   readonly #jobs = new Map<number, Job>();
   readonly #waiting: Job[] = [];
   readonly #mostRunning: number;
@@ -73,8 +74,10 @@ export class Executor {
   #running = 0;
   tools: ReadonlyMap<string, NamedTool> = new Map();
 
-  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}) {
+  /** `threw` gets each exception whose text the caller does not see, and the name of its tool. */
+  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}, threw: (tool: string, error: unknown) => void) {
     this.#reports = reports;
+    this.#threw = threw;
     this.#mostRunning = caps['running_jobs'] ?? RUNNING;
     this.#mostWaiting = caps['waiting_jobs'] ?? WAITING;
   }
@@ -87,6 +90,7 @@ export class Executor {
       await tool.check?.(ask.arguments);
       return undefined;
     } catch (error) {
+      if (!(error instanceof Invalid)) this.#threw(ask.tool.name, error);
       return invalid(error);
     }
   }
@@ -170,6 +174,7 @@ export class Executor {
       try {
         args = await tool.check(args);
       } catch (error) {
+        if (!(error instanceof Invalid)) this.#threw(execute.tool, error);
         return this.#settle(job, { error: invalid(error) });
       }
     }
@@ -191,6 +196,8 @@ export class Executor {
       const value = await tool.execute(args as JsonObject, context);
       this.#settle(job, { value: toJsonText(value === undefined ? null : value, 'the result') });
     } catch (error) {
+      // After a stop, an error is only how the tool ended.
+      if (!job.isSettled && !controller.signal.aborted && !(error instanceof ToolError)) this.#threw(execute.tool, error);
       this.#settle(job, { error: failure(error) });
     }
   }

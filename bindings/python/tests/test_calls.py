@@ -752,3 +752,26 @@ async def test_closed_participants_refuse_calls_and_end_open_ones() -> None:
         with pytest.raises(Closed) as closed:
             await ends.bot.call("hang")
         assert not closed.value.may_have_run
+
+
+@in_loop
+async def test_exception_of_a_tool_is_logged_at_its_own_side_unless_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> None:
+        """Breaks."""
+        raise KeyError("a secret of this program")
+
+    async def said() -> None:
+        """Says what is wrong."""
+        raise ToolError("the watch is out of range")
+
+    async with Ends([broken, said]) as ends:
+        for name in ("said", "broken"):
+            with pytest.raises(ToolFailed):
+                await ends.bot.call(name)
+        (record,) = [it for it in caplog.records if it.name == "toolbridge"]
+        assert record.getMessage() == 'the tool "broken" raised; the caller gets execution_error'
+        assert record.exc_info is not None and isinstance(record.exc_info[1], KeyError)
+        ends.app.on("tool_failed", lambda event: None)
+        with pytest.raises(ToolFailed):
+            await ends.bot.call("broken")
+        assert len([it for it in caplog.records if it.name == "toolbridge"]) == 1

@@ -120,9 +120,16 @@ class _Job:
 
 class Executor:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, reports: Reports, threads: Threads, caps: Mapping[str, int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reports: Reports,
+        threads: Threads,
+        caps: Mapping[str, int],
+        raised: Callable[[str, Exception], None],
     ) -> None:
+        """``raised`` gets each exception whose text the caller does not see, and the name of its tool."""
         self._loop = loop
+        self._raised = raised
         self._reports = reports
         self._threads = threads
         self._jobs: dict[int, _Job] = {}
@@ -142,6 +149,8 @@ class Executor:
             tool.check(arguments)
             return None
         except Exception as error:
+            if not isinstance(error, Invalid):
+                self._raised(name, error)
             return _invalid(error)
 
     def execute(self, execute: Mapping[str, Any], deadline: float) -> None:
@@ -212,6 +221,9 @@ class Executor:
         except Invalid as error:
             self._settle(job, None, {"code": "invalid_parameters", "message": str(error)})
         except Exception as error:
+            # After a stop, an error is only how the tool ended.
+            if not job.is_settled and job.stop_reason is None and not isinstance(error, ToolError):
+                self._raised(job.execute["tool"], error)
             self._settle(job, None, *_failure(error))
 
     async def _call(self, job: _Job) -> object:
