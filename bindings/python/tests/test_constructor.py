@@ -12,6 +12,7 @@ import pytest
 from livekit import rtc
 from memory import FakeRoom, Memory, in_loop
 from toolbridge import Assistant, Client, UnknownTool, tool
+from toolbridge._join import in_python
 
 
 async def good() -> None:
@@ -175,7 +176,7 @@ def test_room_of_another_loop_raises() -> None:
     async def run() -> None:
         phone = room()
         phone._loop = other
-        with pytest.raises(RuntimeError, match="the room belongs to"):
+        with pytest.raises(RuntimeError, match=f"is created on .*, but the room belongs to .* at {id(other):#x}"):
             Client(phone)
         return None
 
@@ -196,6 +197,24 @@ async def test_setting_that_the_core_refuses_raises() -> None:
     with pytest.raises(ValueError, match="config.times"):
         Client(phone, times={"nothing": 1.0})
     await Client(phone).aclose()
+
+
+@in_loop
+async def test_toolset_without_livekit_agents_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "livekit.agents", None)
+    monkeypatch.delitem(sys.modules, "toolbridge.agents", raising=False)
+    async with Assistant(room()) as bot:
+        with pytest.raises(ImportError, match=r'needs livekit-agents 1\.8\.9 or later: pip install "toolbridge\[agents\]"'):
+            bot.toolset()
+
+
+def test_text_of_a_join_that_failed_names_no_setting_of_rust() -> None:
+    text = (
+        "TLS connection to sfu:443 failed: unknown; for a private certificate authority, pass its root certificate "
+        "(`ConnectOptions::root_certificates`)"
+    )
+    assert in_python(text).endswith("for a private certificate authority, add its root certificate to those of the system")
+    assert "ConnectOptions" not in in_python("join timed out; try again, or raise `ConnectOptions::join_timeout`")
 
 
 def test_import_loads_neither_livekit_nor_pydantic() -> None:

@@ -32,15 +32,15 @@ class BaseParticipant:
             raise RuntimeError(f"create {what} in a coroutine, on the event loop of the room") from None
         of_room = room_loop(room)
         if of_room is not None and of_room is not loop:
-            raise RuntimeError(f"{what} is created on {loop!r}, but the room belongs to {of_room!r}")
-        emitter, named = Emitter(), name_tools(tools)
+            raise RuntimeError(f"{what} is created on {named(loop)}, but the room belongs to {named(of_room)}")
+        emitter, offered = Emitter(), name_tools(tools)
         self._port = room if isinstance(room, Port) else None
         if self._port is not None:
             options = dataclasses.replace(options, config={**self._port.config, **options.config})
         claim(room, what)
         try:
             driver = RoomDriver(room, loop, emitter, options)
-            driver.offer(named)
+            driver.offer(offered)
         except BaseException:
             release(room)
             raise
@@ -143,9 +143,9 @@ class BaseParticipant:
         what = type(self).__name__
         if self._loop.is_closed():
             raise RuntimeError(f"the event loop of this {what} is closed: {self._loop!r}")
-        where = "outside of an event loop" if running is None else f"on {running!r}"
+        where = "outside of an event loop" if running is None else f"on {named(running)}"
         raise RuntimeError(
-            f"this {what} belongs to the event loop of its room, {self._loop!r}, but is used {where}; "
+            f"this {what} belongs to the event loop of its room, {named(self._loop)}, but is used {where}; "
             "use asyncio.run_coroutine_threadsafe"
         )
 
@@ -160,6 +160,11 @@ class BaseParticipant:
             raise RuntimeError(f"{what}: this participant is not in the room")
         if reply["type"] == "failed":
             raise RuntimeError(f'{what}: {reply["message"]}')
+
+
+def named(loop: asyncio.AbstractEventLoop) -> str:
+    """An event loop with its address: two of one kind look the same otherwise."""
+    return f"{loop!r} at {id(loop):#x}"
 
 
 def milliseconds(seconds: float | None) -> float | None:
