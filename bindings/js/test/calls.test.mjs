@@ -117,6 +117,24 @@ test('exception of a tool is printed at its own side unless somebody listens', a
   assert.equal(errors.mock.callCount(), 1);
 });
 
+test('tool that blocks the script is reported at its own side', async (t) => {
+  let passed = 0;
+  const now = performance.now.bind(performance);
+  t.mock.method(performance, 'now', () => now() + passed);
+  const { app, bot } = await connected(t, {
+    busy: tool({
+      description: 'x',
+      execute: () => {
+        passed += 6_000;
+        return 1;
+      },
+    }),
+  });
+  const warned = next(app, 'warning');
+  await bot.call('busy');
+  assert.match((await warned).message, /^the tool "busy" blocked the script for 6 s: after 5 s/);
+});
+
 test('results that JSON cannot hold are an execution_error', async (t) => {
   const cycle = {};
   cycle.self = cycle;

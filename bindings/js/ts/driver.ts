@@ -82,7 +82,7 @@ export class Driver {
     this.#inbox = new Inbox(port, runner, this.#view, warn);
     this.#calls = new OpenCalls(runner);
     const reports = new JobReports(runner);
-    this.#executor = new Executor(reports, options.caps, (tool, error) => emitter.toolThrew(tool, error));
+    this.#executor = new Executor(reports, options.caps, (tool, error) => emitter.toolThrew(tool, error), warn);
     this.#questions = new Questions(options.consent, {
       check: (ask) => this.#executor.check(ask),
       refused: (key, error) => reports.settle(key, { error }),

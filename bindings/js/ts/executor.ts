@@ -9,6 +9,12 @@ import { DEFAULT_CANCEL_GRACE, type NamedTool, type ProgressReport, type ToolCon
 const RUNNING = 64;
 const WAITING = 256;
 
+/**
+ * How long a tool may block the script before that is reported, in milliseconds. After 5,000 the others take this participant
+ * for lost.
+ */
+const BLOCKED = 4_000;
+
 /** The message for the caller if a tool threw something that is not a {@link ToolError}. */
 const LOCAL_MESSAGE = 'the tool failed';
 
@@ -67,6 +73,7 @@ interface Job {
 export class Executor {
   readonly #reports: Reports;
   readonly #threw: (tool: string, error: unknown) => void;
+  readonly #warn: (message: string) => void;
   readonly #jobs = new Map<number, Job>();
   readonly #waiting: Job[] = [];
   readonly #mostRunning: number;
@@ -75,8 +82,9 @@ export class Executor {
   tools: ReadonlyMap<string, NamedTool> = new Map();
 
   /** `threw` gets each exception whose text the caller does not see, and the name of its tool. */
-  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}, threw: (tool: string, error: unknown) => void) {
+  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}, threw: (tool: string, error: unknown) => void, warn: (message: string) => void) {
     this.#reports = reports;
+    this.#warn = warn;
     this.#threw = threw;
     this.#mostRunning = caps['running_jobs'] ?? RUNNING;
     this.#mostWaiting = caps['waiting_jobs'] ?? WAITING;
@@ -193,7 +201,17 @@ export class Executor {
       },
     };
     try {
-      const value = await tool.execute(args as JsonObject, context);
+      const began = performance.now();
+      const running = tool.execute(args as JsonObject, context);
+      const blocked = performance.now() - began;
+      if (blocked >= BLOCKED) {
+        const seconds = Math.round(blocked / 1_000);
+        this.#warn(
+          `the tool "${execute.tool}" blocked the script for ${seconds} s: after 5 s the others take this participant for lost. ` +
+            'Let it wait with `await`, or compute in a worker',
+        );
+      }
+      const value = await running;
       this.#settle(job, { value: toJsonText(value === undefined ? null : value, 'the result') });
     } catch (error) {
       // After a stop, an error is only how the tool ended.

@@ -13,7 +13,7 @@ import { fields, nameTools, type Tools } from './tool.js';
 export interface ParticipantOptions {
   /** The tools that this participant offers. */
   readonly tools?: Tools | readonly Tools[];
-  /** Asks a person before a tool runs that needs consent. Without it, such calls are refused. */
+  /** Asks a person before a tool runs that needs consent. Without it, such tools are not offered. */
   readonly consent?: AskPerson;
   /** The name and version that others see. */
   readonly version?: string;

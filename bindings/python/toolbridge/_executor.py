@@ -25,6 +25,12 @@ WAITING = 256
 #: The most plain functions that run at once, each in a thread of its own.
 THREADS = 16
 
+#: While tools run, how often it is checked that nothing blocks the event loop, in seconds.
+WATCH = 1.0
+
+#: How long the event loop may be blocked before that is reported, in seconds. After 5 the others take this participant for lost.
+BLOCKED = 4.0
+
 #: The message for the caller if a tool raised something that is not a ``ToolError``.
 LOCAL_MESSAGE = "the tool failed"
 
@@ -126,8 +132,11 @@ class Executor:
         threads: Threads,
         caps: Mapping[str, int],
         raised: Callable[[str, Exception], None],
+        warn: Callable[[str], None],
     ) -> None:
         """``raised`` gets each exception whose text the caller does not see, and the name of its tool."""
+        self._warn = warn
+        self._watch: asyncio.TimerHandle | None = None
         self._loop = loop
         self._raised = raised
         self._reports = reports
@@ -196,6 +205,25 @@ class Executor:
         name = f'toolbridge: {job.tool.core["name"]}'
         job.task = self._context.copy().run(lambda: self._loop.create_task(self._run(job), name=name))
         job.task.add_done_callback(lambda _: self._end(job))
+        if self._watch is None:
+            self._watch_loop()
+
+    def _watch_loop(self) -> None:
+        """Reports that something blocks the event loop while tools run: the others cannot tell that from a lost program."""
+        due = self._loop.time() + WATCH
+
+        def look() -> None:
+            late = self._loop.time() - due
+            if late >= BLOCKED:
+                self._warn(
+                    f"the event loop was blocked for {late:.0f} s while a tool ran: after 5 s the others take this participant "
+                    "for lost. Make the tool a plain function, which runs in a thread, or use asyncio.to_thread in it"
+                )
+            self._watch = None
+            if self._running > 0:
+                self._watch_loop()
+
+        self._watch = self._loop.call_at(due, look)
 
     def _end(self, job: _Job) -> None:
         """Frees the place of a job, once, and gives it to the next one."""

@@ -72,7 +72,7 @@ class RoomDriver:
         self._inbox = Inbox(port, loop, runner, self._view, start=self._start, warn=self._warn, count=self._count)
         self._calls = OpenCalls(runner)
         reports = JobReports(runner)
-        self._executor = Executor(loop, reports, Threads(loop, options.threads), options.caps, emitter.tool_raised)
+        self._executor = Executor(loop, reports, Threads(loop, options.threads), options.caps, emitter.tool_raised, self._warn)
         self._questions = Questions(
             loop,
             options.consent,
