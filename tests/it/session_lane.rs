@@ -429,6 +429,28 @@ fn result_of_a_lossy_link_is_sent_twice_too() {
     assert_eq!((world.count("a", "fast_doubles"), world.count("phone", "fast_doubles")), (1, 1));
 }
 
+#[test]
+fn result_that_was_sent_again_for_a_repeated_request_waits_anew() {
+    let mut world = pair();
+    world.ends.get_mut("phone").unwrap().handler = None;
+    let mut first = true;
+    lose(&mut world, move |name, lane, frame| {
+        name == "phone"
+            && lane == Lane::Lossy
+            && frame.kind() == Kind::TOOL_USE_RESULT
+            && std::mem::take(&mut first)
+    });
+    let key = world.call("a", request("t")).unwrap();
+    world.run(23 * MS); // the request arrives after 20 ms, and its acknowledgement waits for 5 ms
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_some_and(Result::is_ok));
+    let mut sent = sent(&world, "phone", Kind::TOOL_USE_RESULT);
+    sent.retain(|(_, lane)| *lane == Lane::Lossy);
+    let times: Vec<_> = sent.into_iter().map(|(at, _)| at).collect();
+    assert_eq!(times, [Duration::ZERO, 57 * MS], "not again after 60 ms");
+}
+
 /// The second packet hides losses from its sender, but not from its receiver.
 #[test]
 fn frames_that_come_once_among_those_that_come_twice_are_signs_of_loss() {

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { test } from 'node:test';
+import { runInNewContext } from 'node:vm';
 
 import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
@@ -90,6 +91,50 @@ test('text of a ToolError is sent; that of any other exception stays local', asy
   assert.match((await failed).cause, /secret/);
 });
 
+test('exception of a tool is printed at its own side unless somebody listens', async (t) => {
+  const errors = t.mock.method(console, 'error', () => {});
+  const broken = new Error('a secret of this page');
+  const { app, bot } = await connected(t, {
+    broken: tool({
+      description: 'x',
+      execute: () => {
+        throw broken;
+      },
+    }),
+    said: tool({
+      description: 'x',
+      execute: () => {
+        throw new ToolError('the watch is out of range');
+      },
+    }),
+  });
+  await assert.rejects(bot.call('said'), refused(ToolFailed, {}));
+  assert.equal(errors.mock.callCount(), 0, 'the caller reads the text of a ToolError');
+  await assert.rejects(bot.call('broken'), refused(ToolFailed, { code: 'execution_error' }));
+  assert.deepEqual(errors.mock.calls[0].arguments, ['toolbridge: the tool "broken" threw; the caller gets execution_error', broken]);
+  app.on('toolFailed', () => {});
+  await assert.rejects(bot.call('broken'), refused(ToolFailed, {}));
+  assert.equal(errors.mock.callCount(), 1);
+});
+
+test('tool that blocks the script is reported at its own side', async (t) => {
+  let passed = 0;
+  const now = performance.now.bind(performance);
+  t.mock.method(performance, 'now', () => now() + passed);
+  const { app, bot } = await connected(t, {
+    busy: tool({
+      description: 'x',
+      execute: () => {
+        passed += 6_000;
+        return 1;
+      },
+    }),
+  });
+  const warned = next(app, 'warning');
+  await bot.call('busy');
+  assert.match((await warned).message, /^the tool "busy" blocked the script for 6 s: after 5 s/);
+});
+
 test('results that JSON cannot hold are an execution_error', async (t) => {
   const cycle = {};
   cycle.self = cycle;
@@ -101,6 +146,35 @@ test('results that JSON cannot hold are an execution_error', async (t) => {
     await assert.rejects(bot.call(name), refused(ToolFailed, { code: 'execution_error' }), name);
     assert.match((await failed).cause, /^TypeError: /, name);
   }
+});
+
+test('results that JSON would write as nothing are an execution_error, which names the place and the class', async (t) => {
+  class Hidden {
+    #secret = 1;
+    get secret() {
+      return this.#secret;
+    }
+  }
+  class Photo {
+    name = 'a';
+  }
+  const values = {
+    promise: [{ x: Promise.resolve(1) }, 'the result.x is a promise (await it), which JSON cannot hold'],
+    error: [[new RangeError('far')], 'the result[0] is an error, RangeError (throw it, or return its message), which JSON cannot hold'],
+    response: [{ a: { b: new Response('x') } }, 'the result.a.b is an object of the class Response, which JSON cannot hold'],
+    map: [{ at: [new Map()] }, 'the result.at[0] is an object of the class Map, which JSON cannot hold'],
+    hidden: [new Hidden(), 'the result is an object of the class Hidden, which JSON cannot hold'],
+  };
+  const good = { plain: {}, bare: Object.create(null), other: runInNewContext('({})'), photo: new Photo(), date: new Date(0), box: new Number(1), args: (function () { return arguments; })() };
+  const tools = Object.fromEntries(Object.entries(values).map(([name, [value]]) => [name, tool({ description: 'x', execute: () => value })]));
+  const { app, bot } = await connected(t, { ...tools, good: tool({ description: 'x', execute: () => good }) });
+  for (const [name, [, text]] of Object.entries(values)) {
+    const failed = next(app, 'toolFailed');
+    await assert.rejects(bot.call(name), refused(ToolFailed, { code: 'execution_error' }), name);
+    assert.ok((await failed).cause.includes(text), (await failed).cause);
+  }
+  assert.deepEqual(await bot.call('good'), JSON.parse(JSON.stringify(good)));
+  await assert.rejects(bot.call('good', { x: Promise.resolve(1) }), /^TypeError: arguments\.x is a promise/);
 });
 
 test('arguments that JSON cannot hold are a TypeError at once', async (t) => {
@@ -212,7 +286,7 @@ test('values that no frame can hold are the one outcome of their call', async (t
 
 test('input that is malformed is an error with the name of its field, and the participant stays open', async (t) => {
   const { bot } = await connected(t, { echo: tool({ description: 'x', execute: (args) => args }) });
-  await assert.rejects(bot.call('echo', {}, { timeout: -1 }), (error) => error.field === 'timeout' && error.message.startsWith('timeout: is not a time'));
+  assert.throws(() => bot.showView(1, {}), (error) => error.field === 'view' && error.message.startsWith('view: '));
   assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
 });
 

@@ -27,6 +27,48 @@ test('tool names that cannot be offered are refused with the name', () => {
   new Client(port(), { tools: { ['n'.repeat(64)]: any() } });
 });
 
+test('options that a tool cannot have are refused with the tool and what they may be', () => {
+  const refuses = (options, text) => assert.throws(() => new Client(port(), { tools: { lamp: any(options) } }), (error) => error instanceof TypeError && error.message === `tool "lamp": ${text}`, text);
+  refuses({ consent: 'sometimes' }, '`consent` is "sometimes"; it must be one of "never", "once_per_session", "always"');
+  refuses({ bargeIn: 'stop' }, '`bargeIn` is "stop"; it must be one of "cancel", "finish", "report"');
+  refuses({ timeout: -1 }, '`timeout` is -1; it must be a number of milliseconds above 0');
+  refuses({ patience: '5' }, '`patience` is "5"; it must be a number of milliseconds above 0');
+  refuses({ cancelGrace: NaN }, '`cancelGrace` is NaN; it must be a number of milliseconds of 0 or more');
+  refuses({ destructive: 'yes' }, '`destructive` must be true or false, not string');
+  refuses({ title: null }, '`title` must be a text, not null');
+  assert.throws(() => new Client(port(), { tools: { lamp: any({ read_only: true }) } }), /tool "lamp": there is no option "read_only" \(did you mean "readOnly"\?\); the options are bargeIn, /);
+  const client = new Client(port(), { tools: { lamp: any({ cancelGrace: 0, timeout: 0.5, consent: undefined, bargeIn: 'report' }) } });
+  assert.throws(() => client.offer({ lamp: any({ consent: 'sometimes' }) }), /tool "lamp": `consent`/);
+});
+
+test('options of constructors and calls that are not there are refused', async () => {
+  assert.throws(() => new Client(port(), { tool: {} }), /^TypeError: Client: there is no option "tool"; the options are assistant, caps, /);
+  assert.throws(() => new Assistant(port(), { admit_only_roles: true }), /Assistant: .*\(did you mean "admitOnlyRoles"\?\)/);
+  assert.throws(() => new Assistant(port(), { choose: 'frist' }), /`choose` is "frist"; it must be one of "nobody", "first", "last", "lastHeard"/);
+  await assert.rejects(new Assistant(port()).call('lamp', {}, { owner: 'phone' }), /the call of "lamp": there is no option "owner"; the options are meta, /);
+});
+
+test('tools without names are refused', () => {
+  for (const tools of [[any(), any()], any(), 'lamp']) {
+    assert.throws(() => new Client(port(), { tools }), /`tools` must be an object of tools by their names/);
+  }
+});
+
+test('events that are not there are refused, and the names are listed', () => {
+  const client = new Client(port());
+  assert.throws(() => client.on('bonud', () => {}), /there is no event "bonud"; the events are ambiguousAssistant, bound, /);
+  assert.throws(() => client.on('tool_failed', () => {}), /\(did you mean "toolFailed"\?\)/);
+  assert.throws(() => client.on('bound'), /the listener of "bound" must be a function/);
+});
+
+test('limits of a call that cannot be are refused in milliseconds', async () => {
+  const bot = new Assistant(port());
+  await assert.rejects(bot.call('lamp', {}, { timeout: 0 }), /`timeout` is 0; it must be a number of milliseconds above 0/);
+  await assert.rejects(bot.call('lamp', {}, { timeout: '5' }), /`timeout` is "5"/);
+  await assert.rejects(bot.call('lamp', {}, { ownerWait: -1 }), /`ownerWait` is -1; it must be a number of milliseconds of 0 or more/);
+  assert.throws(() => new Client(port(), { times: { grace: '5' } }), /`times.grace` is "5"/);
+});
+
 test('failed constructor leaves the room free', () => {
   const room = port();
   assert.throws(() => new Client(room, { tools: { 'a b': any() } }));

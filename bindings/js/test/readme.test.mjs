@@ -16,7 +16,7 @@ const SURROUNDINGS = {
   'const room = new Room()': `declare const photos: Set<string>;`,
   'const assistant = new Assistant(room)': `import { Room } from 'livekit-client'; declare const room: Room;`,
   'const turn = ': `import { Assistant } from 'toolbridge'; declare const assistant: Assistant;`,
-  'function Lamp': `import { useState } from 'react'; import type { Room } from 'livekit-client'; import { tool } from 'toolbridge'; import { z } from 'zod';`,
+  'function Lamp': '',
 };
 
 test('examples of the README and the folder compile', { timeout: 60_000 }, async () => {

@@ -3,6 +3,7 @@ import type { LoadCore, ProgressStatus } from './core.js';
 import { callError, closedError, type CallError } from './errors.js';
 import { isObject, toJsonText, type Json, type JsonObject } from './json.js';
 import { describeOffers, describeTool, expectDone, Participant, type OfferedTool, type ParticipantOptions, type ToolDescription } from './participant.js';
+import { ASSISTANT_OPTIONS, CALL_OPTIONS, checkChoice, checkNames, checkTime } from './options.js';
 import type { Rule } from './room-view.js';
 import { fields } from './tool.js';
 
@@ -85,7 +86,9 @@ export interface Late {
 export class AssistantBase extends Participant {
   /** @internal */
   constructor(room: AnyRoom, options: AssistantOptions, load: LoadCore) {
+    checkNames('Assistant', options, ASSISTANT_OPTIONS);
     const { clients, admit, admitOnlyRoles, allowStop, pins, choose, ...rest } = options;
+    if (choose !== undefined && typeof choose !== 'function') checkChoice('`choose`', choose, ['nobody', 'first', 'last', 'lastHeard']);
     const chooser = typeof choose === 'function' ? choose : undefined;
     super(
       room,
@@ -161,6 +164,7 @@ export class AssistantBase extends Participant {
    * The promise rejects with {@link NotReady} when the time is over; earlier for a participant that never offers tools.
    */
   async ready(client: string, { timeout = READY, signal }: ReadyOptions = {}): Promise<ToolDescription[]> {
+    checkTime('`timeout`', timeout, true);
     signal?.throwIfAborted();
     await this.#started();
     const { driver } = this;
@@ -220,6 +224,9 @@ export class AssistantBase extends Participant {
   async #call(tool: string, args: object, options: CallOptions, turn: number | undefined): Promise<JsonObject> {
     const { to, timeout, ownerWait, signal, onProgress, meta } = options;
     if (!isObject(args)) throw new TypeError('the arguments must be an object');
+    checkNames(`the call of "${tool}"`, options, CALL_OPTIONS);
+    if (timeout !== undefined) checkTime('`timeout`', timeout);
+    if (ownerWait !== undefined) checkTime('`ownerWait`', ownerWait, true);
     const raw = {
       arguments: toJsonText(args, 'arguments'),
       ...(meta !== undefined && { meta: toJsonText(meta, 'meta') }),

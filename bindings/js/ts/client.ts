@@ -1,5 +1,6 @@
 import type { AnyRoom } from './adapters.js';
 import type { LoadCore } from './core.js';
+import { checkNames, CLIENT_OPTIONS } from './options.js';
 import { expectDone, Participant, type ParticipantOptions } from './participant.js';
 import { fields } from './tool.js';
 
@@ -12,6 +13,7 @@ export interface ClientOptions extends ParticipantOptions {
 export class ClientBase extends Participant {
   /** @internal */
   constructor(room: AnyRoom, { assistant, ...options }: ClientOptions, load: LoadCore) {
+    checkNames('Client', options, CLIENT_OPTIONS);
     super(room, 'client', { ...options, config: fields({ assistant }) }, load);
   }
 

@@ -83,7 +83,7 @@ export class Driver {
     this.#inbox = new Inbox(port, runner, this.#view, warn, (name) => (this.#counters[name] = (this.#counters[name] ?? 0) + 1));
     this.#calls = new OpenCalls(runner);
     const reports = new JobReports(runner);
-    this.#executor = new Executor(reports, options.caps);
+    this.#executor = new Executor(reports, options.caps, (tool, error) => emitter.toolThrew(tool, error), warn);
     this.#questions = new Questions(options.consent, {
       check: (ask) => this.#executor.check(ask),
       refused: (key, error) => reports.settle(key, { error }),
@@ -197,6 +197,12 @@ export class Driver {
     this.#offer();
     this.#view.reportAll();
     this.#emitter.emit('connected', { identity: local.identity, room: port.name });
+    if (role === 'assistant' && local.kind !== 'agent' && local.attributes?.['toolbridge.role'] !== 'assistant') {
+      const message =
+        `the token of ${local.identity} does not make it an assistant: clients serve it only if they name it (option ` +
+        '`assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent';
+      this.#emitter.emit('warning', { message });
+    }
     this.#inbox.passEarly();
     for (const { resolve } of this.#starting) resolve();
     this.#starting.clear();

@@ -1,5 +1,6 @@
 import type { CloseReason, CoreParticipant, Peer, ProgressStatus } from './core.js';
 import type { Json } from './json.js';
+import { unknown } from './options.js';
 
 /** What happens in a room, by the names for `on`. Times are in milliseconds. */
 export interface Events {
@@ -58,32 +59,36 @@ export interface Events {
 
 export type EventName = keyof Events;
 
+/** The core's events that are passed on. */
+const OF_THE_CORE = [
+  'joined',
+  'left',
+  'toolsChanged',
+  'bound',
+  'ambiguousAssistant',
+  'registered',
+  'unaccepted',
+  'notAdmitted',
+  'notAllowed',
+  'connection',
+  'requested',
+  'delivered',
+  'progress',
+  'settled',
+  'toolFailed',
+  'peerError',
+  'violation',
+  'view',
+  'lateResult',
+  'consentVoid',
+] as const;
+
+/** All events. */
+const ALL: readonly EventName[] = [...OF_THE_CORE, 'connected', 'leftOut', 'closed', 'warning', 'error'];
+
 /** The names of the core's events that are passed on. */
 const NAMES: ReadonlyMap<string, EventName> = new Map(
-  (
-    [
-      'joined',
-      'left',
-      'toolsChanged',
-      'bound',
-      'ambiguousAssistant',
-      'registered',
-      'unaccepted',
-      'notAdmitted',
-      'notAllowed',
-      'connection',
-      'requested',
-      'delivered',
-      'progress',
-      'settled',
-      'toolFailed',
-      'peerError',
-      'violation',
-      'view',
-      'lateResult',
-      'consentVoid',
-    ] as const
-  ).map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
+  OF_THE_CORE.map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
 );
 
 /** Returns the name of one of the core's events. */
@@ -102,6 +107,8 @@ export class Emitter {
   readonly #printed = new Set<string>();
 
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
+    if (!(ALL as readonly string[]).includes(name)) throw new TypeError(unknown('event', String(name), ALL));
+    if (typeof listener !== 'function') throw new TypeError(`the listener of "${name}" must be a function`);
     // Its own function, so that a listener that is added twice is called and removed twice.
     const own: Listener<Name> = (event) => listener(event);
     const listeners = this.#listeners.get(name) ?? new Set();
@@ -125,18 +132,15 @@ export class Emitter {
     }
   }
 
+  /** Prints what a tool threw, unless somebody listens to `toolFailed`: its caller does not see it. */
+  toolThrew(tool: string, error: unknown): void {
+    if ((this.#listeners.get('toolFailed')?.size ?? 0) > 0) return;
+    console.error(`toolbridge: the tool "${tool}" threw; the caller gets execution_error`, error);
+  }
+
   /** Prints an event, once. */
   #print(name: EventName, event: Events[EventName]): void {
-    const fields = event as Readonly<Record<string, unknown>>;
-    const { message, error } = fields;
-    const text =
-      typeof message === 'string'
-        ? message
-        : error instanceof Error
-          ? error.message
-          : name === 'notAllowed'
-            ? 'the local token does not allow sending data (canPublishData)'
-            : `${name} ${JSON.stringify(fields)}`;
+    const text = inWords(name, event);
     if (this.#printed.has(text) || this.#printed.size >= MAX_PRINTED) return;
     this.#printed.add(text);
     console.warn(`toolbridge: ${text}`);
@@ -145,3 +149,19 @@ export class Emitter {
 
 /** The most different texts that are printed. */
 const MAX_PRINTED = 64;
+
+function inWords(name: EventName, event: Events[EventName]): string {
+  const { message, error } = event as Readonly<Record<string, unknown>>;
+  if (typeof message === 'string') return message;
+  if (error instanceof Error) return error.message;
+  if (name === 'notAllowed') return 'the local token does not allow sending data (canPublishData)';
+  if (name === 'leftOut') {
+    const { tools } = event as Events['leftOut'];
+    return `not offered: ${tools.map(({ tool, why }) => `${tool ?? 'tools'}: ${why}`).join('; ')}`;
+  }
+  if (name === 'ambiguousAssistant') {
+    const { candidates } = event as Events['ambiguousAssistant'];
+    return `several participants may be the assistant: ${candidates.join(', ')}; name one with the option \`assistant\``;
+  }
+  return name;
+}

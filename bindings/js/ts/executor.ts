@@ -9,6 +9,12 @@ import { DEFAULT_CANCEL_GRACE, type NamedTool, type ProgressReport, type ToolCon
 const RUNNING = 64;
 const WAITING = 256;
 
+/**
+ * How long a tool may block the script before that is reported, in milliseconds. After 5,000 the others take this participant
+ * for lost.
+ */
+const BLOCKED = 4_000;
+
 /** The message for the caller if a tool threw something that is not a {@link ToolError}. */
 const LOCAL_MESSAGE = 'the tool failed';
 
@@ -66,6 +72,8 @@ interface Job {
 
 export class Executor {
   readonly #reports: Reports;
+  readonly #threw: (tool: string, error: unknown) => void;
+  readonly #warn: (message: string) => void;
   readonly #jobs = new Map<number, Job>();
   readonly #waiting: Job[] = [];
   readonly #mostRunning: number;
@@ -73,8 +81,11 @@ export class Executor {
   #running = 0;
   tools: ReadonlyMap<string, NamedTool> = new Map();
 
-  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}) {
+  /** `threw` gets each exception whose text the caller does not see, and the name of its tool. */
+  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}, threw: (tool: string, error: unknown) => void, warn: (message: string) => void) {
     this.#reports = reports;
+    this.#warn = warn;
+    this.#threw = threw;
     this.#mostRunning = caps['running_jobs'] ?? RUNNING;
     this.#mostWaiting = caps['waiting_jobs'] ?? WAITING;
   }
@@ -87,6 +98,7 @@ export class Executor {
       await tool.check?.(ask.arguments);
       return undefined;
     } catch (error) {
+      if (!(error instanceof Invalid)) this.#threw(ask.tool.name, error);
       return invalid(error);
     }
   }
@@ -170,6 +182,7 @@ export class Executor {
       try {
         args = await tool.check(args);
       } catch (error) {
+        if (!(error instanceof Invalid)) this.#threw(execute.tool, error);
         return this.#settle(job, { error: invalid(error) });
       }
     }
@@ -188,9 +201,21 @@ export class Executor {
       },
     };
     try {
-      const value = await tool.execute(args as JsonObject, context);
+      const began = performance.now();
+      const running = tool.execute(args as JsonObject, context);
+      const blocked = performance.now() - began;
+      if (blocked >= BLOCKED) {
+        const seconds = Math.round(blocked / 1_000);
+        this.#warn(
+          `the tool "${execute.tool}" blocked the script for ${seconds} s: after 5 s the others take this participant for lost. ` +
+            'Let it wait with `await`, or compute in a worker',
+        );
+      }
+      const value = await running;
       this.#settle(job, { value: toJsonText(value === undefined ? null : value, 'the result') });
     } catch (error) {
+      // After a stop, an error is only how the tool ended.
+      if (!job.isSettled && !controller.signal.aborted && !(error instanceof ToolError)) this.#threw(execute.tool, error);
       this.#settle(job, { error: failure(error) });
     }
   }

@@ -12,8 +12,9 @@ export function isObject(value: unknown): value is Record<string, unknown> {
 /**
  * Writes a value as JSON text. Fields that are `undefined` are left out, and `toJSON` is used, as in `JSON.stringify`.
  *
- * Unlike `JSON.stringify` it refuses what JSON cannot hold: `NaN` and infinities, `undefined` in lists, functions,
- * symbols, big integers, bytes, maps, sets and cycles.
+ * Unlike `JSON.stringify` it refuses what JSON cannot hold, or would silently become something else: `NaN` and infinities,
+ * `undefined` in lists, functions, symbols, big integers, bytes, cycles, promises, errors, and objects of other classes that
+ * have neither `toJSON` nor fields, such as a `Response` or a `Map`.
  *
  * @throws TypeError that names the place in `what`.
  */
@@ -43,7 +44,7 @@ export function toJsonText(value: unknown, what: string): string {
       case 'object':
         if (item === null) break;
         if (ArrayBuffer.isView(item) || item instanceof ArrayBuffer) refuse(place, 'binary data');
-        if (item instanceof Map || item instanceof Set) refuse(place, `a ${item.constructor.name}`);
+        if (!Array.isArray(item)) checkClass(item, (found) => refuse(place, found));
         places.set(item, place);
         break;
     }
@@ -51,6 +52,19 @@ export function toJsonText(value: unknown, what: string): string {
   }
   const text = JSON.stringify(value, check);
   return text;
+}
+
+/** Refuses an object of which `JSON.stringify` would write nothing: it keeps its data where JSON does not see it. */
+function checkClass(item: object, refuse: (found: string) => never): void {
+  if (typeof (item as { then?: unknown }).then === 'function') refuse('a promise (await it)');
+  if (item instanceof Error) refuse(`an error, ${item.name} (throw it, or return its message)`);
+  const prototype: unknown = Object.getPrototypeOf(item);
+  // Also the plain objects of other frames, whose prototypes are others.
+  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  const isBox = item instanceof Boolean || item instanceof Number || item instanceof String;
+  if (isPlain || isBox || Object.keys(item).length > 0) return;
+  const { name } = item.constructor;
+  refuse(name === '' ? 'an object of a class without fields' : `an object of the class ${name}`);
 }
 
 /** Writes an object of plain fields, to which `raw` adds fields whose values are JSON texts already. */

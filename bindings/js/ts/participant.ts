@@ -2,6 +2,7 @@ import { portOf, type AnyRoom } from './adapters.js';
 import type { CoreParticipant, CoreTool, LoadCore, Offer as CoreOffer, Reply, Select } from './core.js';
 import { Driver } from './driver.js';
 import { Emitter, type EventName, type Events } from './events.js';
+import { checkTime } from './options.js';
 import type { AskPerson } from './questions.js';
 import { checkRandomness } from './randomness.js';
 import { claim, release } from './room-claim.js';
@@ -12,7 +13,7 @@ import { fields, nameTools, type Tools } from './tool.js';
 export interface ParticipantOptions {
   /** The tools that this participant offers. */
   readonly tools?: Tools | readonly Tools[];
-  /** Asks a person before a tool runs that needs consent. Without it, such calls are refused. */
+  /** Asks a person before a tool runs that needs consent. Without it, such tools are not offered. */
   readonly consent?: AskPerson;
   /** The name and version that others see. */
   readonly version?: string;
@@ -63,6 +64,7 @@ export abstract class Participant {
     const { tools, consent, version, fastLane, times, caps, config, admit, mayStop, choose } = options;
     if (consent !== undefined && typeof consent !== 'function') throw new TypeError('`consent` must be a function');
     const named = nameTools(tools ?? {});
+    for (const [name, time] of Object.entries(times ?? {})) checkTime(`\`times.${name}\``, time, true);
     const port = portOf(room);
     const own = role === 'client' ? 'a Client' : 'an Assistant';
     checkRandomness();

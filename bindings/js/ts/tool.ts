@@ -1,5 +1,6 @@
 import type { BargeIn, Consent, CoreTool, Disclose, ProgressStatus } from './core.js';
 import type { Json, JsonObject } from './json.js';
+import { checkToolOptions } from './options.js';
 import { readParameters, type OutputOf } from './schema.js';
 
 /** The longest name of a tool, in characters. */
@@ -122,6 +123,9 @@ export const DEFAULT_CANCEL_GRACE = 1_000;
 export function nameTools(tools: Tools | readonly Tools[]): Map<string, NamedTool> {
   const named = new Map<string, NamedTool>();
   for (const group of Array.isArray(tools) ? (tools as readonly Tools[]) : [tools as Tools]) {
+    if (typeof group !== 'object' || group === null || DEFINITION in group) {
+      throw new TypeError('`tools` must be an object of tools by their names, such as { lamp: tool({ … }) }');
+    }
     for (const [name, value] of Object.entries(group)) {
       if (named.has(name)) throw new TypeError(`the tool "${name}" is named twice`);
       named.set(name, nameTool(name, value));
@@ -142,6 +146,7 @@ function nameTool(name: string, value: Tool): NamedTool {
     throw new TypeError(`tool "${name}" must be made by tool({ … })`);
   }
   const { options, execute } = value[DEFINITION];
+  checkToolOptions(name, options);
   const { schema, check } = readParameters(name, options.parameters, options.validate);
   const core: CoreTool = {
     name,

@@ -752,3 +752,43 @@ async def test_closed_participants_refuse_calls_and_end_open_ones() -> None:
         with pytest.raises(Closed) as closed:
             await ends.bot.call("hang")
         assert not closed.value.may_have_run
+
+
+@in_loop
+async def test_exception_of_a_tool_is_logged_at_its_own_side_unless_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> None:
+        """Breaks."""
+        raise KeyError("a secret of this program")
+
+    async def said() -> None:
+        """Says what is wrong."""
+        raise ToolError("the watch is out of range")
+
+    async with Ends([broken, said]) as ends:
+        for name in ("said", "broken"):
+            with pytest.raises(ToolFailed):
+                await ends.bot.call(name)
+        (record,) = [it for it in caplog.records if it.name == "toolbridge"]
+        assert record.getMessage() == 'the tool "broken" raised; the caller gets execution_error'
+        assert record.exc_info is not None and isinstance(record.exc_info[1], KeyError)
+        ends.app.on("tool_failed", lambda event: None)
+        with pytest.raises(ToolFailed):
+            await ends.bot.call("broken")
+        assert len([it for it in caplog.records if it.name == "toolbridge"]) == 1
+
+
+@in_loop
+async def test_tool_that_blocks_the_event_loop_is_reported_at_its_own_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, passed = asyncio.get_running_loop(), 0.0
+    own_time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: own_time() + passed)
+
+    async def busy() -> None:
+        """Blocks the loop for 6 s."""
+        nonlocal passed
+        passed += 6.0
+
+    async with Ends([busy]) as ends:
+        warned = asyncio.create_task(next_event(ends.app, "warning"))
+        await ends.bot.call("busy")
+        assert (await warned)["message"].startswith("the event loop was blocked for 5 s while a tool ran: after 5 s")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from livekit import rtc
 from memory import FakeRoom, Memory, in_loop
-from toolbridge import Assistant, Client, tool
+from toolbridge import Assistant, Client, UnknownTool, tool
+from toolbridge._join import in_python
 
 
 async def good() -> None:
@@ -62,6 +63,9 @@ async def undocumented() -> None:
         ([tool(meta={"a": float("nan")})(good)], 'tool "good": good.meta.a is nan'),
         ([tool(validate=bool)(good)], 'tool "good": `validate` needs `schema`'),
         ([1], "a tool must be a function, not int"),
+        (good, "the tools must be a list of functions, such as [f], not function"),
+        ({"good": good}, "the tools must be a list of functions, such as [f], not dict"),
+        (None, "the tools must be a list of functions, such as [f], not NoneType"),
     ],
 )
 def test_tool_that_cannot_be_offered_raises_with_its_name(tools: Any, text: str) -> None:
@@ -74,6 +78,52 @@ def test_tool_that_cannot_be_offered_raises_with_its_name(tools: Any, text: str)
         await Client(phone, [good]).aclose()  # nothing is left behind
 
     run()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"consent": "sometimes"}, '`consent` is \'sometimes\'; it must be one of "never", "once_per_session", "always"'),
+        ({"barge_in": "stop"}, '`barge_in` is \'stop\'; it must be one of "cancel", "finish", "report"'),
+        ({"disclose": True}, '`disclose` is True; it must be one of "full", "name", "nothing"'),
+        ({"readOnly": True}, 'there is no option "readOnly" (did you mean "read_only"?); the options are barge_in, '),
+        ({"destructive": 1}, "`destructive` must be True or False, not int"),
+        ({"title": 1}, "`title` must be a text, not int"),
+        ({"output_schema": "x"}, "`output_schema` must be a dictionary, not str"),
+        ({"validate": "x", "schema": {"type": "object"}}, "`validate` must be a function, not str"),
+        ({"timeout": -1}, "`timeout` is -1; it must be a number of seconds above 0"),
+        ({"patience": 0}, "`patience` is 0; it must be a number of seconds above 0"),
+        ({"timeout": "5"}, "`timeout` must be a number of seconds, not str"),
+        ({"cancel_grace": float("nan")}, "`cancel_grace` is nan; it must be a number of seconds of 0 or more"),
+    ],
+)
+def test_option_of_a_tool_that_cannot_be_raises_with_tool_and_values(options: Any, text: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        tool(**options)(good)
+    assert f'tool "good": {text}' in str(raised.value)
+    tool(cancel_grace=0, timeout=0.5, consent="once_per_session", barge_in="report", read_only=False)(good)
+
+
+@in_loop
+async def test_limit_of_a_call_that_cannot_be_raises_in_seconds() -> None:
+    agent = FakeRoom(Memory(), "agent", "assistant")
+    async with Assistant(agent) as bot:
+        await agent.connect()
+        for timeout, text in [
+            ("5", "`timeout` must be a number of seconds, not str"),
+            (-1, "`timeout` is -1; it must be a number of seconds above 0"),
+            (0, "`timeout` is 0; it must be a number of seconds above 0"),
+        ]:
+            with pytest.raises((TypeError, ValueError), match=text):
+                await bot.call("good", timeout=timeout)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="`owner_wait` is -1; it must be a number of seconds of 0 or more"):
+            await bot.call("good", owner_wait=-1)
+        with pytest.raises(UnknownTool):
+            await bot.call("good", owner_wait=0)
+    with pytest.raises(ValueError, match='`choose` is \'frist\'; it must be one of "nobody", "first", "last", "last_heard"'):
+        Assistant(room(), choose="frist")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r'`times\["grace"\]` must be a number of seconds, not str'):
+        Client(room(), times={"grace": "5"})  # type: ignore[dict-item]
 
 
 @in_loop
@@ -126,7 +176,7 @@ def test_room_of_another_loop_raises() -> None:
     async def run() -> None:
         phone = room()
         phone._loop = other
-        with pytest.raises(RuntimeError, match="the room belongs to"):
+        with pytest.raises(RuntimeError, match=f"is created on .*, but the room belongs to .* at {id(other):#x}"):
             Client(phone)
         return None
 
@@ -147,6 +197,24 @@ async def test_setting_that_the_core_refuses_raises() -> None:
     with pytest.raises(ValueError, match="config.times"):
         Client(phone, times={"nothing": 1.0})
     await Client(phone).aclose()
+
+
+@in_loop
+async def test_toolset_without_livekit_agents_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "livekit.agents", None)
+    monkeypatch.delitem(sys.modules, "toolbridge.agents", raising=False)
+    async with Assistant(room()) as bot:
+        with pytest.raises(ImportError, match=r'needs livekit-agents 1\.8\.9 or later: pip install "toolbridge\[agents\]"'):
+            bot.toolset()
+
+
+def test_text_of_a_join_that_failed_names_no_setting_of_rust() -> None:
+    text = (
+        "TLS connection to sfu:443 failed: unknown; for a private certificate authority, pass its root certificate "
+        "(`ConnectOptions::root_certificates`)"
+    )
+    assert in_python(text).endswith("for a private certificate authority, add its root certificate to those of the system")
+    assert "ConnectOptions" not in in_python("join timed out; try again, or raise `ConnectOptions::join_timeout`")
 
 
 def test_import_loads_neither_livekit_nor_pydantic() -> None:

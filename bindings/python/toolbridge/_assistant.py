@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from ._errors import CallError, NotReady, Refused, call_error, closed_error
 from ._events import Event
 from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
+from ._options import check_choice, check_limits
 from ._participant import BaseParticipant, config_of, milliseconds
 from ._questions import AskPerson
 from ._record import Record
@@ -111,6 +112,8 @@ class Assistant(BaseParticipant):
         times: Mapping[str, float] = {},
         caps: Mapping[str, int] = {},
     ) -> None:
+        if choose is not None and not callable(choose):
+            check_choice("`choose`", choose, get_args(get_args(Choose)[0]))
         only_roles = True if admit_only_roles is None and admit is not None else admit_only_roles
         config = {
             **config_of(version, fast_lane, times, caps),
@@ -185,6 +188,7 @@ class Assistant(BaseParticipant):
         Raises ``NotReady`` when the time is over; earlier for a participant that never offers tools.
         """
         self._check_loop()
+        check_limits(wait={"timeout": timeout})
         driver = self._driver
         _require_session(driver)
         driver.input({"type": "expect", "identity": client})
@@ -240,7 +244,12 @@ class Assistant(BaseParticipant):
         - ``report_progress``: passes the tools' progress on to ``RunContext.update``, whose first text the model takes for the
           result.
         """
-        from .agents import RoomToolset
+        try:
+            from .agents import RoomToolset
+        except ImportError as error:
+            if (error.name or "").split(".")[0] != "livekit":
+                raise
+            raise ImportError('`toolset` needs livekit-agents 1.8.9 or later: pip install "toolbridge[agents]"') from error
 
         return RoomToolset(self, session=session, report_progress=report_progress, id=id)
 
@@ -258,6 +267,7 @@ class Assistant(BaseParticipant):
         self._check_loop()
         if not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments must be a dictionary, not {type(arguments).__name__}")
+        check_limits(timeout=timeout, wait={"owner_wait": owner_wait})
         raw = {"arguments": to_json_text(_plain(arguments), "arguments")}
         meta = with_span(meta)
         if meta is not None:

@@ -20,7 +20,7 @@ class Client(BaseParticipant):
     """Offers tools over a room.
 
     - ``tools``: functions, with or without ``@tool``.
-    - ``consent``: asks a person before a tool runs that needs consent. Without it, such calls are refused. A plain function
+    - ``consent``: asks a person before a tool runs that needs consent. Without it, such tools are not offered. A plain function
       runs in a thread.
     - ``assistant``: the identity of the assistant whose calls are accepted. Default: the only eligible one in the room.
     - ``threads``: how many plain functions run at once. Default: 16.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
+
+from ._options import unknown
 
 logger = logging.getLogger("toolbridge")
 
@@ -49,6 +50,16 @@ _LOUD = {"unaccepted", "not_admitted", "not_allowed", "ambiguous_assistant", "le
 _MAX_LOGGED = 64
 
 
+def _in_words(name: str, event: Event) -> str:
+    if name == "left_out":
+        left = [f'{it.get("tool", "tools")}: {it["why"]}' for it in event["tools"]]
+        return f"not offered: {'; '.join(left)}"
+    if name == "ambiguous_assistant":
+        names = ", ".join(event["candidates"])
+        return f"several participants may be the assistant: {names}; name one with the option `assistant`"
+    return str(event.get("message") or event.get("error") or name)
+
+
 class Emitter:
     """Calls the listeners of events. One that raises affects nobody else."""
 
@@ -58,7 +69,7 @@ class Emitter:
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
         if name not in NAMES:
-            raise ValueError(f'there is no event "{name}"; the events are {", ".join(sorted(NAMES))}')
+            raise ValueError(unknown("event", name, NAMES))
         listeners = self._listeners.setdefault(name, [])
 
         # Its own function, so that a listener that is added twice is called and removed twice.
@@ -85,10 +96,14 @@ class Emitter:
             except Exception:
                 logger.exception('a listener of "%s" raised', name)
 
+    def tool_raised(self, tool: str, error: Exception) -> None:
+        """Logs an exception of a tool, unless somebody listens to ``tool_failed``: its caller does not see it."""
+        if not self._listeners.get("tool_failed"):
+            logger.error('the tool "%s" raised; the caller gets execution_error', tool, exc_info=error)
+
     def _log(self, name: str, event: Event) -> None:
         """Logs an event, once."""
-        text = str(event.get("message") or event.get("error") or "")
-        text = text or f"{name} {json.dumps(event, default=str)}"
+        text = _in_words(name, event)
         if text in self._logged or len(self._logged) >= _MAX_LOGGED:
             return
         self._logged.add(text)

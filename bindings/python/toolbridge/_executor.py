@@ -26,6 +26,12 @@ WAITING = 256
 #: The most plain functions that run at once, each in a thread of its own.
 THREADS = 16
 
+#: While tools run, how often it is checked that nothing blocks the event loop, in seconds.
+WATCH = 1.0
+
+#: How long the event loop may be blocked before that is reported, in seconds. After 5 the others take this participant for lost.
+BLOCKED = 4.0
+
 #: The message for the caller if a tool raised something that is not a ``ToolError``.
 LOCAL_MESSAGE = "the tool failed"
 
@@ -121,9 +127,19 @@ class _Job:
 
 class Executor:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, reports: Reports, threads: Threads, caps: Mapping[str, int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reports: Reports,
+        threads: Threads,
+        caps: Mapping[str, int],
+        raised: Callable[[str, Exception], None],
+        warn: Callable[[str], None],
     ) -> None:
+        """``raised`` gets each exception whose text the caller does not see, and the name of its tool."""
+        self._warn = warn
+        self._watch: asyncio.TimerHandle | None = None
         self._loop = loop
+        self._raised = raised
         self._reports = reports
         self._threads = threads
         self._jobs: dict[int, _Job] = {}
@@ -143,6 +159,8 @@ class Executor:
             tool.check(arguments)
             return None
         except Exception as error:
+            if not isinstance(error, Invalid):
+                self._raised(name, error)
             return _invalid(error)
 
     def execute(self, execute: Mapping[str, Any], deadline: float) -> None:
@@ -188,6 +206,25 @@ class Executor:
         name = f'toolbridge: {job.tool.core["name"]}'
         job.task = self._context.copy().run(lambda: self._loop.create_task(self._run(job), name=name))
         job.task.add_done_callback(lambda _: self._end(job))
+        if self._watch is None:
+            self._watch_loop()
+
+    def _watch_loop(self) -> None:
+        """Reports that something blocks the event loop while tools run: the others cannot tell that from a lost program."""
+        due = self._loop.time() + WATCH
+
+        def look() -> None:
+            late = self._loop.time() - due
+            if late >= BLOCKED:
+                self._warn(
+                    f"the event loop was blocked for {late:.0f} s while a tool ran: after 5 s the others take this participant "
+                    "for lost. Make the tool a plain function, which runs in a thread, or use asyncio.to_thread in it"
+                )
+            self._watch = None
+            if self._running > 0:
+                self._watch_loop()
+
+        self._watch = self._loop.call_at(due, look)
 
     def _end(self, job: _Job) -> None:
         """Frees the place of a job, once, and gives it to the next one."""
@@ -213,6 +250,9 @@ class Executor:
         except Invalid as error:
             self._settle(job, None, {"code": "invalid_parameters", "message": str(error)})
         except Exception as error:
+            # After a stop, an error is only how the tool ended.
+            if not job.is_settled and job.stop_reason is None and not isinstance(error, ToolError):
+                self._raised(job.execute["tool"], error)
             self._settle(job, None, *_failure(error))
 
     async def _call(self, job: _Job) -> object:

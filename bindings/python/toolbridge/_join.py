@@ -125,7 +125,7 @@ class JoinedRoom(Port):
                 events.connected()
         elif name == "failed":
             if not self._joined.done():
-                self._joined.set_exception(JoinError(text))
+                self._joined.set_exception(JoinError(in_python(text)))
         elif name == "sent":
             if self._queue is not None:
                 self._queue.sent(int(text) if text else None)
@@ -265,3 +265,18 @@ def _leave_all() -> None:
             room.exit()
         except Exception:  # the process was forked, or the loop is closed
             continue
+
+
+#: Advice of the transport that names settings of Rust, and what a program in Python can do.
+_ADVICE = (
+    ("pass its root certificate (`ConnectOptions::root_certificates`)", "add its root certificate to those of the system"),
+    ("(`ConnectOptions::relay_only` or the server requires one)", "(the server requires one)"),
+    ("try again, or raise `ConnectOptions::join_timeout`", "try again"),
+)
+
+
+def in_python(text: str) -> str:
+    """A text of the transport without settings that this package does not have."""
+    for advice, own in _ADVICE:
+        text = text.replace(advice, own)
+    return text

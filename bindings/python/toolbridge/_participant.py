@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
+from ._options import check_seconds
 from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
@@ -32,15 +33,15 @@ class BaseParticipant:
             raise RuntimeError(f"create {what} in a coroutine, on the event loop of the room") from None
         of_room = room_loop(room)
         if of_room is not None and of_room is not loop:
-            raise RuntimeError(f"{what} is created on {loop!r}, but the room belongs to {of_room!r}")
-        emitter, named = Emitter(), name_tools(tools)
+            raise RuntimeError(f"{what} is created on {named(loop)}, but the room belongs to {named(of_room)}")
+        emitter, offered = Emitter(), name_tools(tools)
         self._port = room if isinstance(room, Port) else None
         if self._port is not None:
             options = options.replace(config={**self._port.config, **options.config})
         claim(room, what)
         try:
             driver = RoomDriver(room, loop, emitter, options)
-            driver.offer(named)
+            driver.offer(offered)
         except BaseException:
             release(room)
             raise
@@ -61,6 +62,9 @@ class BaseParticipant:
         """
         from ._join import JoinedRoom
 
+        for name, value in (("url", url), ("token", token)):
+            if not isinstance(value, str):
+                raise TypeError(f"`{name}` must be a text, not {type(value).__name__}")
         room = JoinedRoom(url, token, asyncio.get_running_loop())
         make: Any = cls
         try:
@@ -140,9 +144,9 @@ class BaseParticipant:
         what = type(self).__name__
         if self._loop.is_closed():
             raise RuntimeError(f"the event loop of this {what} is closed: {self._loop!r}")
-        where = "outside of an event loop" if running is None else f"on {running!r}"
+        where = "outside of an event loop" if running is None else f"on {named(running)}"
         raise RuntimeError(
-            f"this {what} belongs to the event loop of its room, {self._loop!r}, but is used {where}; "
+            f"this {what} belongs to the event loop of its room, {named(self._loop)}, but is used {where}; "
             "use asyncio.run_coroutine_threadsafe"
         )
 
@@ -159,6 +163,11 @@ class BaseParticipant:
             raise RuntimeError(f'{what}: {reply["message"]}')
 
 
+def named(loop: asyncio.AbstractEventLoop) -> str:
+    """An event loop with its address: two of one kind look the same otherwise."""
+    return f"{loop!r} at {id(loop):#x}"
+
+
 def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
@@ -172,6 +181,8 @@ def config_of(
     if fast_lane is not None:
         config["fast_lane"] = fast_lane
     if times:
+        for name, seconds in times.items():
+            check_seconds(f'`times["{name}"]`', seconds, may_be_zero=True)
         config["times"] = {name: milliseconds(seconds) for name, seconds in times.items()}
     if caps:
         config["caps"] = dict(caps)

@@ -73,7 +73,7 @@ class RoomDriver:
         self._inbox = Inbox(port, loop, runner, self._view, start=self._start, warn=self._warn, count=self._count)
         self._calls = OpenCalls(runner)
         reports = JobReports(runner)
-        self._executor = Executor(loop, reports, Threads(loop, options.threads), options.caps)
+        self._executor = Executor(loop, reports, Threads(loop, options.threads), options.caps, emitter.tool_raised, self._warn)
         self._questions = Questions(
             loop,
             options.consent,
@@ -222,6 +222,12 @@ class RoomDriver:
         self._offer()
         self._view.report_all()
         self._emitter.emit("connected", {"identity": local["identity"], "room": port.name})
+        role = local.get("attributes", {}).get("toolbridge.role")
+        if options.role == "assistant" and local.get("kind") != "agent" and role != "assistant":
+            self._warn(
+                f"the token of {local['identity']} does not make it an assistant: clients serve it only if they name it "
+                "(option `assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent"
+            )
 
     def _offer(self) -> None:
         if self._offered == "[]" and self._options.role == "assistant":

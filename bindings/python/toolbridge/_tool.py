@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from ._json import JsonObject, present, to_json_text
+from ._options import TIMES, check_tool_options
 from ._record import Record
 from ._schema import Invalid, read_parameters
 
@@ -94,6 +95,11 @@ class Tool:
         functools.update_wrapper(self, run)
         self._run = run
         self._options = dict(options)
+        check_tool_options(self._name, self._options)
+
+    @property
+    def _name(self) -> str:
+        return str(self._options.get("name") or getattr(self._run, "__name__", ""))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -165,6 +171,8 @@ class NamedTool(Record):
 def name_tools(tools: Tools) -> dict[str, NamedTool]:
     """Raises ``TypeError`` or ``ValueError``, which names the tool, if one cannot be offered."""
     named: dict[str, NamedTool] = {}
+    if callable(tools) or isinstance(tools, Mapping) or not isinstance(tools, Iterable):
+        raise TypeError(f"the tools must be a list of functions, such as [f], not {type(tools).__name__}")
     for given in tools:
         made = given if isinstance(given, Tool) else Tool(given, {}) if callable(given) else None
         if made is None:
@@ -175,9 +183,6 @@ def name_tools(tools: Tools) -> dict[str, NamedTool]:
             raise ValueError(f'the tool "{name}" is named twice')
         named[name] = found
     return named
-
-
-_TIMES = ("timeout", "patience", "cancel_grace")
 
 
 def _name_tool(made: Tool) -> NamedTool:
@@ -214,7 +219,7 @@ def _name_tool(made: Tool) -> NamedTool:
             return run(arguments, cx) if takes_context else run(arguments)
 
     core = {"name": name, "description": description, "schema": schema, **options}
-    for time in _TIMES:
+    for time in TIMES:
         if time in core:
             core[time] = round(core[time] * 1000, 3)
     try:

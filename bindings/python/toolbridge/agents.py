@@ -14,7 +14,7 @@ from livekit.agents import AgentSession, RunContext, get_job_context, llm
 from livekit.agents.voice import SpeechHandle
 
 from ._assistant import Assistant, Late, Progress, Turn
-from ._errors import CallError, Detached
+from ._errors import Ambiguous, CallError, Detached
 from ._json import JsonObject
 
 logger = logging.getLogger("toolbridge")
@@ -31,9 +31,9 @@ _NAME = re.compile(r"[^A-Za-z0-9_-]")
 class ToolFailed(llm.ToolError):
     """A call has no value. The model reads its code, its text, and whether the tool may have run."""
 
-    def __init__(self, error: CallError) -> None:
+    def __init__(self, error: CallError, text: str | None = None) -> None:
         ran = "it may have run" if error.may_have_run else "nothing ran"
-        super().__init__(f"{error.code}: {error} ({ran})")
+        super().__init__(f"{error.code}: {error if text is None else text} ({ran})")
         self.code = error.code
         self.may_have_run = error.may_have_run
 
@@ -155,10 +155,19 @@ class RoomToolset(llm.Toolset):
             return json.dumps(await call, ensure_ascii=False)
         except Detached:
             return "The tool goes on, and its result comes later."
+        except Ambiguous as error:
+            raise ToolFailed(error, self._choose_owner(name, error)) from error
         except CallError as error:
             raise ToolFailed(error) from error
         finally:
             call.cancel()
+
+    def _choose_owner(self, name: str, error: Ambiguous) -> str:
+        """Says which clients offer a tool, by the argument that the model has."""
+        _, owner = _schema([offer for offer in self._assistant.tools() if offer.tool.name == name])
+        owners = ", ".join(json.dumps(it, ensure_ascii=False) for it in error.owners)
+        what = "call it again" if owner is None else f"name one of them in the argument `{owner}`"
+        return f"several clients offer it: {owners}; {what}"
 
     def _turn(self, speech: SpeechHandle) -> Turn:
         """One turn for each reply of the model."""
@@ -202,9 +211,9 @@ class RoomToolset(llm.Toolset):
 
 def _schema(offers: list[Any]) -> tuple[JsonObject, str | None]:
     """The parameters of a tool, and the one that names its owner if there are several."""
-    schema = dict(offers[0].tool.parameters)
+    schema = dict(offers[0].tool.parameters) if offers else {}
     schema.setdefault("properties", {})
-    if len(offers) == 1:
+    if len(offers) < 2:
         return schema, None
     owner = "owner"
     while owner in schema["properties"]:

@@ -144,6 +144,10 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
             assert not {"fail", "hang"} & set(seen["tools"])
             (output,) = (await phone.turn(("echo", {"text": "a", "owner": "tv"})))["outputs"]
             assert output == ["echo", False, '{"value": "tv: a"}']
+            # What the model reads names the argument that it has.
+            (output,) = (await phone.turn(("echo", {"text": "a"})))["outputs"]
+            text = 'ambiguous: several clients offer it: "phone", "tv"; name one of them in the argument `owner` (nothing ran)'
+            assert output == ["echo", True, text]
 
         phone.go.clear()
         seen = await phone.turn(("steps", {}), progress=True)

@@ -304,10 +304,11 @@ impl Exchange {
     /// Handles the acknowledgements that a request carries.
     fn take_carried(&mut self, core: &mut Core, id: &Identity, received: &Received) {
         let carried = received.carried();
-        if carried.is_empty() || !may_be_assistant(core, id) {
+        if carried.is_empty() {
             return;
         }
-        // They name no call. An earlier run of this program may have used the same stanzas.
+        // They name no call. An earlier run of this program may have used the same stanzas. Whoever was not greeted does
+        // not know the address.
         let local = ids::address_of(&core.cx.ids.instance_for(id));
         if received.addressed_to() != Some(&*local) {
             return;
