@@ -123,14 +123,18 @@ impl Received {
 
     /// Returns the stanzas of the results that the request acknowledges, and how long their acknowledgements were held.
     pub(super) fn carried(&self) -> Vec<(i32, Duration)> {
-        let carried: Option<Vec<(i32, u64)>> = self.frame.meta_get(ACKS).and_then(|it| it.decode().ok());
-        let carried = carried.into_iter().flatten().take(2 * MAX_CARRIED);
-        carried.map(|(stanza, held)| (stanza, Duration::from_millis(held))).collect()
+        let list = self.frame.meta_get(ACKS);
+        let pairs = list.iter().filter_map(Value::elements).flatten().take(2 * MAX_CARRIED);
+        let pair = |pair: Value| {
+            let mut parts = pair.elements()?;
+            Some((parts.next()?.as_integer()?, Duration::from_millis(parts.next()?.as_integer()?)))
+        };
+        pairs.filter_map(pair).collect()
     }
 
     /// Returns how long an acknowledgement was held.
     pub(super) fn held(&self) -> Duration {
-        let held: Option<u64> = self.frame.meta_get(HELD).and_then(|it| it.decode().ok());
+        let held = self.frame.meta_get(HELD).and_then(|it| it.as_integer());
         Duration::from_millis(held.unwrap_or(0))
     }
 
