@@ -141,6 +141,7 @@ pub mod recording;
 pub mod replay;
 #[cfg(feature = "runtime")]
 mod runtime;
+mod sorted;
 mod tool;
 #[cfg(all(feature = "programs", unix))]
 mod tools_file;

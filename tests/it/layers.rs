@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("value", &[]),
     ("escape", &[]),
+    ("sorted", &[]),
     ("process", &[]),
     ("tools_file", &["process", "tool"]),
     ("net", &[]),
@@ -25,7 +26,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("protocol/deflate", &[]),
     (
         "protocol/session",
-        &["clock", "value", "transport", "tool", "protocol/frame", "protocol/rpc", "protocol/deflate"],
+        &[
+            "clock",
+            "value",
+            "sorted",
+            "transport",
+            "tool",
+            "protocol/frame",
+            "protocol/rpc",
+            "protocol/deflate",
+        ],
     ),
     (
         "recording",
@@ -89,7 +99,7 @@ const NOT_IN_THE_CORE: &[&str] =
     &["tokio", "std::net", "std::thread", "std::fs", "Instant::now", "SystemTime", "rand::"];
 
 /// The core, which builds without an async runtime and for browsers.
-const CORE: &[&str] = &["clock", "value", "escape", "transport/types", "tool", "protocol"];
+const CORE: &[&str] = &["clock", "value", "escape", "sorted", "transport/types", "tool", "protocol"];
 
 #[test]
 fn mutations_fit_the_sources() {

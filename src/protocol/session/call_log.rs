@@ -1,10 +1,11 @@
 //! Logs calls: when each was requested, delivered, started and settled.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use super::{Event, keys::TurnKey};
 use crate::{
     clock::Instant,
+    sorted::SortedMap,
     tool::{CallId, ErrorCode, Execution, MAX_TOOL_NAME},
     transport::Identity,
     value::{Value, floor_char, prefix},
@@ -108,11 +109,11 @@ impl CallRecord {
 /// All open calls and jobs, and the last settled ones.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
-    open: BTreeMap<CallId, CallRecord>,
+    open: SortedMap<CallId, CallRecord>,
     /// The settled records, in the order in which they ended.
-    ended: BTreeMap<u64, CallRecord>,
+    ended: SortedMap<u64, CallRecord>,
     /// The key in `ended` of the last record of each call.
-    ended_as: BTreeMap<CallId, u64>,
+    ended_as: SortedMap<CallId, u64>,
     /// The number of records that have ended so far.
     count: u64,
 }

@@ -1,13 +1,10 @@
 //! Configures a session: rights, timeouts and limits.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use super::selection::SelectionPolicy;
 use crate::{
+    sorted::{SortedMap, SortedSet},
     tool::{DEFAULT_TIMEOUT, Tool, ToolName},
     transport::{Capabilities, Identity},
 };
@@ -21,7 +18,7 @@ pub struct Config {
     /// Client: the assistant to bind. Default: the only eligible participant that takes part in the protocol.
     pub(crate) assistant: Option<Identity>,
     /// Assistant: the clients that are admitted by name. They are greeted before the room announces them.
-    pub(crate) admitted: BTreeSet<Identity>,
+    pub(crate) admitted: SortedSet<Identity>,
     /// Assistant: whether a participant without a role in its token is admitted only by name or by the driver
     /// ([`Participant::admitted`](crate::transport::Participant::admitted)).
     ///
@@ -29,7 +26,7 @@ pub struct Config {
     /// [`admitted`](Self::admitted) is empty.
     pub(crate) only_roles: bool,
     /// Assistant: the tools that only one identity may run.
-    pub(crate) pins: BTreeMap<ToolName, Identity>,
+    pub(crate) pins: SortedMap<ToolName, Identity>,
     /// The policy for choosing among several clients that offer a tool, or several candidate assistants. Default: none
     /// is chosen.
     pub(crate) choose: SelectionPolicy,
@@ -39,9 +36,9 @@ pub struct Config {
     /// Client: whether it answers requests of LiveKit's RPC. Default: false.
     pub(crate) answer_rpc: bool,
     /// Client: the participants that may call it by RPC without being its assistant.
-    pub(crate) rpc_callers: BTreeSet<Identity>,
+    pub(crate) rpc_callers: SortedSet<Identity>,
     /// Assistant: the participants that are called by LiveKit's RPC, with their tools.
-    pub(crate) rpc_tools: BTreeMap<Identity, Vec<Tool>>,
+    pub(crate) rpc_tools: SortedMap<Identity, Vec<Tool>>,
     /// Assistant: whether an answer by RPC that is not JSON is a failure. Default: false, and its text is the result.
     pub(crate) rpc_strict: bool,
     /// Assistant: whether owners that are called by RPC are pinged. Default: true.
@@ -265,14 +262,14 @@ impl Default for Config {
         Self {
             room: String::new(),
             assistant: None,
-            admitted: BTreeSet::new(),
+            admitted: SortedSet::new(),
             only_roles: false,
-            pins: BTreeMap::new(),
+            pins: SortedMap::new(),
             choose: SelectionPolicy::default(),
             prompts: false,
             answer_rpc: false,
-            rpc_callers: BTreeSet::new(),
-            rpc_tools: BTreeMap::new(),
+            rpc_callers: SortedSet::new(),
+            rpc_tools: SortedMap::new(),
             rpc_strict: false,
             rpc_probe: true,
             consent_available: false,

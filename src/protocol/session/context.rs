@@ -1,9 +1,6 @@
 //! Holds the context of every part of a session: time, configuration, counters, timers, ids and outputs.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     CallKey, Config, Counter, Event, JobKey, Output, Stats,
@@ -14,6 +11,7 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::rpc,
+    sorted::SortedMap,
     tool::{Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
@@ -40,7 +38,7 @@ pub(super) struct Context {
     pub(super) stats: Stats,
     pub(super) timers: Timers,
     pub(super) log: CallLog,
-    complaints: BTreeMap<(Option<Identity>, Counter), Complaint>,
+    complaints: SortedMap<(Option<Identity>, Counter), Complaint>,
     outputs: VecDeque<Output>,
     /// The last key of a call or job.
     last_key: u64,
@@ -135,7 +133,7 @@ impl Context {
             stats: Stats::default(),
             timers: Timers::default(),
             log: CallLog::default(),
-            complaints: BTreeMap::new(),
+            complaints: SortedMap::new(),
             outputs: VecDeque::new(),
             last_key: 0,
         }

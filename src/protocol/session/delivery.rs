@@ -12,8 +12,6 @@ mod rpc_text;
 mod rtt;
 mod streams;
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 
 use self::{
@@ -39,6 +37,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
+    sorted::SortedMap,
     tool::CallId,
     transport::{Identity, Lane, Packet, Role},
     value::{EncodeError, Value, floor_char},
@@ -72,7 +71,7 @@ pub(super) struct Delivery {
     /// The last used stanza, as an absolute value.
     stanza: u32,
     last_packet: u64,
-    links: BTreeMap<Identity, Link>,
+    links: SortedMap<Identity, Link>,
     frames: Frames,
     reliable: Reliable,
     /// Frames that arrive in parts.
@@ -511,7 +510,7 @@ fn may_overtake(peers: &impl Recipients, to: &[Identity], message: &Message) -> 
 fn lane_is_open(
     cx: &Context,
     peers: &impl Recipients,
-    links: &BTreeMap<Identity, Link>,
+    links: &SortedMap<Identity, Link>,
     to: &Identity,
 ) -> bool {
     // A packet on `_lossy` can overtake the Configuration on `_reliable`. A result that did so ended the

@@ -7,7 +7,7 @@ mod results;
 mod rpc;
 mod rpc_requests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use self::{
     observed::Observed,
@@ -27,6 +27,7 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    sorted::SortedMap,
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
         not_offered::shown,
@@ -38,7 +39,7 @@ use crate::{
 /// The requests from peers.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
-    caches: BTreeMap<Identity, RequestCache>,
+    caches: SortedMap<Identity, RequestCache>,
     /// The requests by RPC.
     rpc: RpcRequests,
     observed: Observed,
@@ -556,14 +557,14 @@ impl Incoming {
         }
         let Held { jobs: running, bytes: held } = core.jobs.held_by(id);
         let claims = self.caches.get(id).map(|cache| &cache.claims);
-        let held = claims.into_iter().flat_map(BTreeMap::values).fold(held, |bytes, it| bytes + it.bytes());
+        let held = claims.into_iter().flat_map(SortedMap::values).fold(held, |bytes, it| bytes + it.bytes());
         let bytes = caps.calls.open_bytes;
         // A single call may exceed the limit.
         if held > 0 && held + request.parameters.as_bytes().len() > bytes {
             return Err(format!("the limit is {bytes} bytes of arguments in open calls"));
         }
         let open = caps.calls.open_per_peer;
-        if running + claims.map_or(0, BTreeMap::len) >= open {
+        if running + claims.map_or(0, SortedMap::len) >= open {
             return Err(format!("{open} calls are open, which is the limit"));
         }
         Ok(())

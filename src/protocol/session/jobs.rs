@@ -2,7 +2,7 @@
 
 mod consent;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 pub use self::consent::CONSENT_MARGIN;
 use self::consent::Consents;
@@ -22,6 +22,7 @@ use crate::{
         frame::{Message, Meta, ToolProgress},
         rpc,
     },
+    sorted::SortedMap,
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
         Visibility, public::stripped,
@@ -33,9 +34,9 @@ use crate::{
 /// All jobs that run or wait for a person's consent.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    running: BTreeMap<JobKey, Running>,
+    running: SortedMap<JobKey, Running>,
     /// The number and bytes of each caller's jobs.
-    held: BTreeMap<Identity, Held>,
+    held: SortedMap<Identity, Held>,
     /// The number of jobs that run in another system.
     reported: usize,
     consents: Consents,

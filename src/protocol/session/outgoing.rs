@@ -15,10 +15,7 @@ mod stop_requests;
 mod stops;
 mod turns;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use self::{
     calls::Calls, fallback::Fallback, routing::Choice, rpc::AskedByRpc, settled::Settled,
@@ -46,6 +43,7 @@ use crate::{
         frame::{Message, Meta, ToolUseRequest},
         rpc::IS_BUILT,
     },
+    sorted::SortedMap,
     tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
     transport::{Identity, Peer, Sid},
     value::{EncodeError, Value},
@@ -67,10 +65,10 @@ pub(super) struct Outgoing {
     turns: Turns,
     stop_requests: StopRequests,
     /// Participants that are waited for without a call, with the number of waits.
-    expected: BTreeMap<Identity, u32>,
+    expected: SortedMap<Identity, u32>,
     /// The waiting calls whose owner the author's function selects, with the participants it selects from, in the joins
     /// that it was shown.
-    selections: BTreeMap<CallKey, Vec<Peer>>,
+    selections: SortedMap<CallKey, Vec<Peer>>,
     /// The reported calls of the current second.
     reports: Window,
 }

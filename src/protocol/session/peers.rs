@@ -12,10 +12,7 @@ mod remote;
 mod roles;
 mod selection;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 pub(super) use self::selection::Selected;
 use self::{admission::Admission, held::Held};
@@ -38,6 +35,7 @@ use super::{
 use crate::{
     clock::Instant,
     protocol::frame::Kind,
+    sorted::{SortedMap, SortedSet},
     transport::{Identity, Participant, Peer},
 };
 
@@ -50,11 +48,11 @@ const REFUSALS_PER_SECOND: u32 = 8;
 /// All remote participants that the session knows.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    remotes: BTreeMap<Identity, Remote>,
+    remotes: SortedMap<Identity, Remote>,
     /// The frames of senders that the server has not announced.
     held: Held,
     /// The observers in the room, which are sent copies of frames.
-    observers: BTreeSet<Identity>,
+    observers: SortedSet<Identity>,
     /// Assistant: participants without a role.
     admission: Admission,
     /// Client: the bound assistant.

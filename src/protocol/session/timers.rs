@@ -1,13 +1,11 @@
 //! Keeps the table of all deadlines.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use super::{CallKey, JobKey};
 use crate::{
     clock::{Instant, later},
+    sorted::{SortedMap, SortedSet},
     transport::Identity,
 };
 
@@ -101,10 +99,10 @@ impl Timer {
 pub(super) struct Timers {
     // Timers that are due at one instant fire in the order of `Timer`, so equal inputs give equal outputs.
     // The simulation and replays of recordings depend on that.
-    due: BTreeSet<(Instant, Timer)>,
-    by_timer: BTreeMap<Timer, Instant>,
+    due: SortedSet<(Instant, Timer)>,
+    by_timer: SortedMap<Timer, Instant>,
     /// The remaining time of each paused timer while the connection is lost.
-    paused: Option<BTreeMap<Timer, Duration>>,
+    paused: Option<SortedMap<Timer, Duration>>,
 }
 
 impl Timers {
@@ -163,7 +161,7 @@ impl Timers {
             .filter(|(timer, _)| timer.pauses())
             .map(|(timer, at)| (timer.clone(), *at))
             .collect();
-        let mut paused = BTreeMap::new();
+        let mut paused = SortedMap::new();
         for (timer, at) in pausing {
             self.cancel(&timer);
             paused.insert(timer, at.saturating_duration_since(now));

@@ -1,6 +1,6 @@
 //! Keeps the frames in transit to one peer on `_lossy`, and decides when each is sent again.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -8,6 +8,7 @@ use super::{loss::Answered, rtt::RoundTrip};
 use crate::{
     clock::{Instant, later},
     protocol::session::{Counter, SendFailure as Why},
+    sorted::SortedMap,
     transport::Lane,
 };
 
@@ -30,7 +31,7 @@ const FORCED_EVERY: Duration = Duration::from_millis(100);
 /// The frames in transit to one peer, by the absolute value of their stanza.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    frames: BTreeMap<u32, Flying>,
+    frames: SortedMap<u32, Flying>,
     forced_at: Option<Instant>,
 }
 

@@ -4,11 +4,10 @@
 //! the record by the frame's stanza or its last packet. Records are kept when the sids change; the sender of a frame
 //! removes its record.
 
-use std::collections::BTreeMap;
-
 use super::{Delivery, MAX_REFUSALS, Sent, flight::Unsent};
 use crate::{
     protocol::session::{SendFailure, codec, context::Context},
+    sorted::SortedMap,
     tool::CallId,
     transport::{Identity, Lane},
 };
@@ -43,8 +42,8 @@ pub(crate) struct NotSent {
 /// All unacknowledged frames. A stanza is never used twice, so its absolute value identifies the frame.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    by_peer: BTreeMap<Identity, BTreeMap<u32, Frame>>,
-    by_packet: BTreeMap<u64, (Identity, i32)>,
+    by_peer: SortedMap<Identity, SortedMap<u32, Frame>>,
+    by_packet: SortedMap<u64, (Identity, i32)>,
 }
 
 #[derive(Debug)]
@@ -80,7 +79,7 @@ impl Purpose {
 impl Frames {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        assert_eq!(self.by_packet.len(), self.by_peer.values().map(BTreeMap::len).sum::<usize>());
+        assert_eq!(self.by_packet.len(), self.by_peer.values().map(SortedMap::len).sum::<usize>());
         self.by_packet.len()
     }
 
@@ -113,7 +112,7 @@ impl Frames {
     }
 
     fn of_peer(&self, id: &Identity) -> impl Iterator<Item = &Frame> {
-        self.by_peer.get(id).into_iter().flat_map(BTreeMap::values)
+        self.by_peer.get(id).into_iter().flat_map(SortedMap::values)
     }
 
     fn note(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {

@@ -4,10 +4,7 @@
 //! [`Delivery::transmit_to`] selects the lane of each frame to one peer. [`Delivery::lane_received`] processes each
 //! received frame, which shows what has been delivered. The state belongs to one pair of sids and ends with it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 
@@ -24,6 +21,7 @@ use crate::{
         frame::{Kind, Message},
         session::{SendFailure, codec::Received, timers::Timer},
     },
+    sorted::{SortedMap, SortedSet},
     tool::CallId,
     transport::{Identity, Lane, Packet, TOPIC},
 };
@@ -62,7 +60,7 @@ pub(super) struct FastLane {
     loss: Loss,
     flight: Flight,
     /// The received frames that need an answer, by the absolute value of their stanzas.
-    received: BTreeMap<u32, Arrival>,
+    received: SortedMap<u32, Arrival>,
     deferred: VecDeque<Deferred>,
     /// The lane of the last received frame.
     last: Lane,
@@ -95,7 +93,7 @@ pub(super) struct Reliable {
     /// The bytes that were added since the report.
     added: usize,
     /// The peers whose copies may be held back.
-    holding: BTreeSet<Identity>,
+    holding: SortedSet<Identity>,
 }
 
 impl Reliable {
@@ -339,7 +337,7 @@ impl Delivery {
 
     /// Handles the timer of one peer's lane.
     pub(crate) fn lane_due(&mut self, cx: &mut Context, peers: &impl Recipients, id: &Identity) {
-        let next = |links: &mut BTreeMap<Identity, Link>| links.get_mut(id)?.lane.next_deferred(cx.now);
+        let next = |links: &mut SortedMap<Identity, Link>| links.get_mut(id)?.lane.next_deferred(cx.now);
         let mut acknowledgements = Vec::new();
         while let Some(deferred) = next(&mut self.links) {
             acknowledgements.push(deferred);

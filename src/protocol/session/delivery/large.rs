@@ -1,11 +1,12 @@
 //! Remembers outgoing large packets, which a driver may still drop (`wire.md`, section 5.6).
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
-use crate::{protocol::frame::Message, transport::Identity};
+use crate::{
+    protocol::frame::Message,
+    sorted::{SortedMap, SortedSet},
+    transport::Identity,
+};
 
 /// The limit on remembered large packets: as many as a driver queues.
 const MAX_LARGE: usize = 4096;
@@ -26,8 +27,8 @@ pub(super) struct Large {
     /// Ordered by their rising ids.
     out: VecDeque<Outgoing>,
     /// The last packet of each frame, by its receivers and its stanza.
-    last: BTreeMap<(Vec<Identity>, i32), u64>,
-    withdrawn: BTreeSet<u64>,
+    last: SortedMap<(Vec<Identity>, i32), u64>,
+    withdrawn: SortedSet<u64>,
 }
 
 #[derive(Debug)]

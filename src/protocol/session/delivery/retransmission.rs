@@ -3,15 +3,13 @@
 //! A retransmission is the list of those frames in the order of their stanzas. [`Caps`](crate::protocol::session::Caps)
 //! limits how many are in transit at once; the others follow as those are acknowledged.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{Context, Delivery, Feature, Purpose, Recipients, Sent};
 use crate::{
     clock::Instant,
     protocol::session::{stats::Counter, timers::Timer},
+    sorted::SortedMap,
     transport::Identity,
 };
 
@@ -24,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(900);
 pub(super) struct Retransmission {
     next: VecDeque<Purpose>,
     /// The bytes of unacknowledged retransmitted frames, by their stanzas.
-    in_flight: BTreeMap<i32, usize>,
+    in_flight: SortedMap<i32, usize>,
     bytes: usize,
     began: Option<Instant>,
 }

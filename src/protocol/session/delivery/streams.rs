@@ -1,7 +1,7 @@
 //! Assembles the frames that arrive as byte streams, by sender and id (`wire.md`, section 5.6), and the requests and answers of
 //! RPC that arrive as streams of text (section 10).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -12,6 +12,7 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::{rpc, session::timers::Timer},
+    sorted::SortedMap,
     tool::ToolError,
     transport::{Compression, Identity, PayloadHash, Peer, StreamHeader, StreamPart},
 };
@@ -47,10 +48,10 @@ type Key = (Peer, Arc<str>);
 /// The unfinished streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    open: BTreeMap<Key, Inflow>,
+    open: SortedMap<Key, Inflow>,
     /// The bytes of all streams.
     bytes: usize,
-    senders: BTreeMap<Identity, Sender>,
+    senders: SortedMap<Identity, Sender>,
 }
 
 /// The streams of one sender.

@@ -1,10 +1,6 @@
 //! Remembers the requests of one caller at their owner, so that none runs twice (`wire.md`, section 5.1).
 
-use std::{
-    collections::{BTreeMap, BTreeSet, BinaryHeap},
-    fmt,
-    time::Duration,
-};
+use std::{collections::BinaryHeap, fmt, time::Duration};
 
 use sha2::{Digest, Sha256};
 
@@ -15,6 +11,7 @@ use crate::{
         frame::{Message, ToolUseRequest},
         session::{JobKey, config::Caps},
     },
+    sorted::{SortedMap, SortedSet},
     tool::{CallId, ErrorCode},
     value::Value,
 };
@@ -35,17 +32,17 @@ impl Refusal {
 /// The requests of one caller.
 #[derive(Debug, Default)]
 pub(super) struct RequestCache {
-    entries: BTreeMap<CallId, CachedRequest>,
+    entries: SortedMap<CallId, CachedRequest>,
     /// The requests whose answers are not acknowledged.
-    answered: BTreeSet<CallId>,
+    answered: SortedSet<CallId>,
     /// The entries that may be dropped, by the time at which they must be.
-    droppable: BTreeSet<(Instant, CallId)>,
+    droppable: SortedSet<(Instant, CallId)>,
     /// The same entries, by the stanza of their request.
-    oldest: BTreeSet<(u32, CallId)>,
+    oldest: SortedSet<(u32, CallId)>,
     /// The calls that were stopped before their requests arrived, by the stanza of the stop.
-    tombstones: BTreeSet<(u32, CallId)>,
+    tombstones: SortedSet<(u32, CallId)>,
     /// The claimed requests that may not start yet.
-    pub(super) claims: BTreeMap<CallId, Claim>,
+    pub(super) claims: SortedMap<CallId, Claim>,
     /// The bytes of unacknowledged results.
     bytes: usize,
     /// How long the answers of an absent caller are kept.

@@ -3,10 +3,7 @@
 //! They have neither instances nor stanzas, and no answer is acknowledged. So each is kept for a time after its answer, or
 //! until as many newer ones of its caller need its place.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::fmt;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -14,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     clock::Instant,
     protocol::{rpc::RequestForm, session::JobKey},
+    sorted::{SortedMap, SortedSet},
     tool::CallId,
     transport::{Identity, Peer, RpcError},
 };
@@ -24,16 +22,16 @@ pub(super) type Key = (Peer, CallId);
 /// The requests by RPC.
 #[derive(Debug, Default)]
 pub(in crate::protocol::session) struct RpcRequests {
-    entries: BTreeMap<Key, RpcEntry>,
+    entries: SortedMap<Key, RpcEntry>,
     /// The requests that run.
-    jobs: BTreeMap<JobKey, Key>,
+    jobs: SortedMap<JobKey, Key>,
     /// The answered requests, by the time until which they are kept.
-    expiry: BTreeSet<(Instant, Key)>,
+    expiry: SortedSet<(Instant, Key)>,
     /// The requests whose answers have not been sent.
-    waiting: BTreeSet<Key>,
+    waiting: SortedSet<Key>,
     /// The last packet of each answer.
-    packets: BTreeMap<u64, Key>,
-    callers: BTreeMap<Identity, Usage>,
+    packets: SortedMap<u64, Key>,
+    callers: SortedMap<Identity, Usage>,
 }
 
 /// How much a client keeps of the requests of one caller, in all the caller's joins.
@@ -41,11 +39,11 @@ pub(in crate::protocol::session) struct RpcRequests {
 struct Usage {
     entries: usize,
     /// The answered requests, the oldest first.
-    answered: BTreeSet<(Instant, Key)>,
+    answered: SortedSet<(Instant, Key)>,
     /// The bytes of the kept answers.
     bytes: usize,
     /// The requests whose answers are kept, the oldest first.
-    kept: BTreeSet<(Instant, Key)>,
+    kept: SortedSet<(Instant, Key)>,
 }
 
 #[derive(Debug)]

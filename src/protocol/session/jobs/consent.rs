@@ -4,12 +4,13 @@
 //! the job runs only after [`Session::consent`](crate::session::Session::consent) has allowed it. A missing answer counts as a
 //! refusal, so a driver that ignores questions runs nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{Context, Delivery, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
 use crate::{
     clock::Instant,
     protocol::session::{CallKey, ids::Instance},
+    sorted::SortedMap,
     tool::{Consent, ErrorCode, Outcome, StopReason, Tool, ToolError, ToolName},
     transport::{Identity, Sid},
 };
@@ -24,8 +25,8 @@ const MAX_GRANTS: usize = 1024;
 /// The unanswered questions and the consents for the session.
 #[derive(Debug, Default)]
 pub(super) struct Consents {
-    open: BTreeMap<JobKey, OpenQuestion>,
-    granted: BTreeMap<(ToolName, Identity), Grant>,
+    open: SortedMap<JobKey, OpenQuestion>,
+    granted: SortedMap<(ToolName, Identity), Grant>,
 }
 
 /// The consequence of a person's answer.

@@ -1,24 +1,27 @@
 //! Stores the open calls and their indexes.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::{Call, Stage};
-use crate::{protocol::session::CallKey, tool::CallId, transport::Identity};
+use crate::{
+    protocol::session::CallKey,
+    sorted::{SortedMap, SortedSet},
+    tool::CallId,
+    transport::Identity,
+};
 
 /// All open calls. Each lookup takes time logarithmic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    open: BTreeMap<CallKey, Call>,
-    by_id: BTreeMap<CallId, CallKey>,
+    open: SortedMap<CallKey, Call>,
+    by_id: SortedMap<CallId, CallKey>,
     /// The calls that no owner has been sent.
-    waiting: BTreeSet<CallKey>,
-    by_owner: BTreeMap<Identity, AtOwner>,
+    waiting: SortedSet<CallKey>,
+    by_owner: SortedMap<Identity, AtOwner>,
 }
 
 /// The calls that were sent to one owner.
 #[derive(Debug, Default)]
 struct AtOwner {
-    calls: BTreeSet<CallKey>,
+    calls: SortedSet<CallKey>,
     /// Bytes of their arguments.
     bytes: usize,
 }

@@ -1,14 +1,12 @@
 //! Remembers settled calls of the local participant as long as frames for them may arrive.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{Asked, Core, Outgoing};
 use crate::{
     clock::{Instant, later},
     protocol::session::{ids::Instance, peers::Remote, timers::Timer},
+    sorted::{SortedMap, SortedSet},
     tool::{CallId, StopReason},
     transport::Identity,
 };
@@ -23,14 +21,14 @@ const MAX_REPLACED: usize = 256;
 /// The settled calls. Each lookup takes time logarithmic in their number.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
-    calls: BTreeMap<CallId, Gone>,
+    calls: SortedMap<CallId, Gone>,
     /// The time at which each may be forgotten.
-    order: BTreeSet<(Instant, CallId)>,
-    by_owner: BTreeMap<Identity, AtOwner>,
+    order: SortedSet<(Instant, CallId)>,
+    by_owner: SortedMap<Identity, AtOwner>,
     /// The calls that still count as open for their owner's instance.
-    places: BTreeMap<(Identity, Instance), usize>,
+    places: SortedMap<(Identity, Instance), usize>,
     /// The calls whose stops wait to be sent, by the stanza of the request. The session never uses a stanza twice.
-    waiting: BTreeMap<i32, CallId>,
+    waiting: SortedMap<i32, CallId>,
     /// Instances that were replaced while they had an open call. Their replacements were sent the request.
     replaced: VecDeque<Replaced>,
 }
@@ -50,9 +48,9 @@ struct Replaced {
 struct AtOwner {
     remembered: usize,
     /// The calls that the owner must stop and whose stop it may not have received.
-    stopping: BTreeSet<CallId>,
+    stopping: SortedSet<CallId>,
     /// The calls by RPC that the owner has not answered, by their time limits. Nothing can stop them.
-    running: BTreeSet<(Instant, CallId)>,
+    running: SortedSet<(Instant, CallId)>,
 }
 
 /// A call that was settled.

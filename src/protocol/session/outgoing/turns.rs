@@ -1,15 +1,13 @@
 //! Groups the calls of one answer of the model in a turn, which a barge-in ends (`wire.md`, section 5.4).
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use sha2::{Digest, Sha256};
 
 use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey};
 use crate::{
     protocol::session::Output,
+    sorted::SortedMap,
     tool::{BargeIn, CallError, CallId, StopReason},
     transport::Identity,
     value::Value,
@@ -45,7 +43,7 @@ pub struct LateResult {
 pub(super) struct Turns {
     last: u64,
     /// For each open turn, how often it made each call.
-    open: BTreeMap<TurnKey, BTreeMap<[u8; 32], u32>>,
+    open: SortedMap<TurnKey, SortedMap<[u8; 32], u32>>,
     late: VecDeque<(usize, LateResult)>,
     late_bytes: usize,
 }
@@ -60,7 +58,7 @@ impl Outgoing {
             turns.open.pop_first();
         }
         let key = TurnKey(turns.last);
-        turns.open.insert(key, BTreeMap::new());
+        turns.open.insert(key, SortedMap::new());
         key
     }
 

@@ -1,12 +1,11 @@
 //! Decides how participants are called: by frames, with or without the handshake, or by LiveKit's RPC (`wire.md`, section
 //! 10.2).
 
-use std::collections::BTreeSet;
-
 use super::{Context, Peers, Remote, remote::OfferState};
 use crate::{
     clock::Instant,
     protocol::{rpc, session::Event},
+    sorted::SortedSet,
     tool::{Reach, RegisterError},
     transport::{Identity, Participant},
 };
@@ -48,7 +47,7 @@ impl Peers {
     pub(crate) fn check_rpc_tools(cx: &Context) -> Result<(), RegisterError> {
         let limit = cx.config.caps.tools.count;
         for tools in cx.config.rpc_tools.values() {
-            let mut names = BTreeSet::new();
+            let mut names = SortedSet::new();
             for tool in tools {
                 let name = tool.name().clone();
                 if name.is_reserved() || rpc::is_reserved(name.as_str()) {

@@ -1,6 +1,6 @@
 //! Sends and handles registrations (types 70 and 71): the tools that clients offer.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use serde_json::Value as Json;
 
@@ -14,6 +14,7 @@ use crate::{
         frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
         session::{Event, Unaccepted, codec, delivery::Unfit},
     },
+    sorted::SortedSet,
     tool::{Consent, NotAdmitted, RegisterError, Tool, ToolName, ToolOptions, not_offered::shown},
     transport::Identity,
     value::Value,
@@ -244,7 +245,7 @@ impl Peers {
     /// reasons.
     pub(crate) fn check_offer(cx: &Context, wanted: Vec<Tool>) -> (Vec<Tool>, Vec<LeftOut>) {
         let (count, limit) = (wanted.len(), cx.config.caps.tools.count);
-        let mut names = BTreeSet::new();
+        let mut names = SortedSet::new();
         let (mut tools, mut left_out) = (Vec::new(), Vec::new());
         for tool in wanted {
             let name = tool.name().clone();
