@@ -199,11 +199,12 @@ impl<K, V> SortedMap<K, V> {
     /// Removes the entries for which this returns false. It is called in the order of the entries.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&K, &mut V) -> bool) {
         let SortedMap { keys, values } = self;
-        let mut removed: Vec<usize> =
-            keys.tree.walk().filter(|at| !keeps(&keys.keys[*at], &mut values[*at])).collect();
-        // An entry moves to a lower position only, which was that of a removed one.
-        removed.sort_unstable_by(|one, other| other.cmp(one));
-        for position in removed {
+        let mut is_kept = vec![true; values.len()];
+        for at in keys.tree.walk() {
+            is_kept[at] = keeps(&keys.keys[at], &mut values[at]);
+        }
+        // From the end, so that an entry that takes the position of a removed one is kept.
+        for position in (0..is_kept.len()).rev().filter(|at| !is_kept[*at]) {
             self.take(position);
         }
     }

@@ -39,6 +39,7 @@ pub use error::{DecodeError, EncodeError};
 #[cfg(any(feature = "record", all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(crate) use json::bytes_without_mark;
 pub(crate) use json::{append_text, encoded, object, parse, text_of, to_json, without_mark, write_json};
+pub(crate) use json_text::float;
 #[cfg(feature = "runtime")]
 pub(crate) use json_text::{TextSize, measured, repaired};
 pub use scan::Limits;
@@ -216,6 +217,49 @@ impl Value {
     /// Returns the text if it is a string.
     pub fn as_str(&self) -> Option<&str> {
         Token::read(&self.0, 0).ok()?.0.as_text()
+    }
+
+    /// Reads a truth value as [`decode`](Self::decode) does, without the code of a deserializer.
+    pub(crate) fn as_bool(&self) -> Option<bool> {
+        self.scalar(|token| match token {
+            Token::Bool(value) => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// Reads a text as [`decode`](Self::decode) does, which binary data may be, too; not in a map.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match Token::read(&self.0, 0).ok()?.0 {
+            Token::Str(text) | Token::Bin(text) => std::str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the value that a map only wraps, under the key `value`.
+    pub(crate) fn lone(&self) -> Option<Self> {
+        self.lone_value().map(|inner| Self(self.0.slice_ref(inner)))
+    }
+
+    /// Reads an integer as [`decode`](Self::decode) does.
+    pub(crate) fn as_integer<T: TryFrom<i128>>(&self) -> Option<T> {
+        self.scalar(|token| T::try_from(token.as_integer()?).ok())
+    }
+
+    /// Reads a value that contains no others, or one in a map whose only key is `value`.
+    fn scalar<T>(&self, read: impl Fn(&Token<'_>) -> Option<T>) -> Option<T> {
+        let of = |bytes: &[u8]| read(&Token::read(bytes, 0).ok()?.0);
+        of(&self.0).or_else(|| of(self.lone_value()?))
+    }
+
+    /// Returns the elements of a list in their order, or `None` for another value. They share the list's bytes.
+    pub(crate) fn elements(&self) -> Option<impl Iterator<Item = Self> + use<>> {
+        let Ok((Token::Array(count), mut at)) = Token::read(&self.0, 0) else { return None };
+        let bytes = self.0.clone();
+        Some((0..count).map_while(move |_| {
+            let start = at;
+            at = skip(&bytes, start).ok()?;
+            Some(Self(bytes.slice(start..at)))
+        }))
     }
 
     /// Returns the encoded bytes.

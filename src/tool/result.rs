@@ -32,7 +32,7 @@ pub use view::ModelView;
 
 use super::ToolError;
 use crate::value::{Limits, Value, floor_char, scan::measure, token::Token, write::Write};
-use fields::{Map, elements, pairs};
+use fields::{Map, pairs};
 use nested::Nested;
 use references::{Reader, Writer};
 use view::{joined, json_of};
@@ -100,7 +100,7 @@ impl ToolResult {
     /// Orchestrate write a result: its JSON is also the [native](Self::native) document.
     pub fn of(value: &Value) -> Self {
         let mark = value.is_map().then(|| value.get(MARK)).flatten();
-        if mark.is_some_and(|mark| mark.decode::<u64>().is_ok_and(|version| version >= VERSION)) {
+        if mark.and_then(|mark| mark.as_integer::<u64>()).is_some_and(|version| version >= VERSION) {
             return Self::of_marked(value);
         }
         match value.is_map().then(|| value.get("content")).flatten() {
@@ -130,7 +130,7 @@ impl ToolResult {
     fn of_marked(value: &Value) -> Self {
         let native = value.get("native").and_then(|native| Native::read(&native));
         let texts = Reader::new(native.as_ref().map(Native::json));
-        let list = |key| value.get(key).and_then(|list| elements(&list)).into_iter().flatten();
+        let list = |key| value.get(key).and_then(|list| list.elements()).into_iter().flatten();
         let mut result = Self {
             structured: value.get("structured").map(|it| texts.value(&it)),
             display: list("display").take(Self::MAX_DISPLAYS).map(|it| Display::read(&it, &texts)).collect(),
@@ -138,7 +138,7 @@ impl ToolResult {
             cut: list("cut").take(Self::MAX_BLOCKS).filter_map(|it| Cut::read(&it)).collect(),
             ..Self::default()
         };
-        match value.get("content").and_then(|content| elements(&content)) {
+        match value.get("content").and_then(|content| content.elements()) {
             Some(blocks) => {
                 for block in blocks.take(Self::MAX_BLOCKS + 1) {
                     result.push(ContentBlock::read(&block, &texts));
@@ -160,7 +160,7 @@ impl ToolResult {
     fn of_dictionary(value: &Value, content: &Value) -> Self {
         let texts = Reader::new(None);
         let mut result = Self { structured: value.get("structuredContent"), ..Self::default() };
-        for (n, block) in elements(content).into_iter().flatten().take(Self::MAX_BLOCKS + 1).enumerate() {
+        for (n, block) in content.elements().into_iter().flatten().take(Self::MAX_BLOCKS + 1).enumerate() {
             let place = format!("/content/{n}");
             result.push(ContentBlock::read(&block, &texts).with_native_pointer(place));
         }
@@ -521,7 +521,7 @@ fn list<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &
 
 /// Returns whether it is a list of texts and of maps with a `type`, at least one of which is such a map.
 fn is_list_of_blocks(content: &Value) -> bool {
-    let Some(items) = elements(content) else { return false };
+    let Some(items) = content.elements() else { return false };
     let mut has_type = false;
     for item in items {
         let is_typed = item.get("type").is_some_and(|name| name.as_str().is_some());

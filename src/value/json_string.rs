@@ -21,7 +21,10 @@ pub(crate) fn string_end(text: &[u8], start: usize) -> usize {
 pub(crate) fn decoded(quoted: &str) -> Option<Cow<'_, str>> {
     let inside = quoted.get(1..quoted.len().checked_sub(1)?)?;
     if inside.contains('\\') {
-        serde_json::from_str(quoted).ok().map(Cow::Owned)
+        match serde_json::from_str(quoted) {
+            Ok(serde_json::Value::String(text)) => Some(text.into()),
+            _ => None,
+        }
     } else {
         Some(inside.into())
     }

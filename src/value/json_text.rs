@@ -101,7 +101,17 @@ fn is_infinite(word: &str) -> bool {
     may_be
         && word.starts_with(|it: char| it == '-' || it.is_ascii_digit())
         && serde_json::from_str::<IgnoredAny>(word).is_ok()
-        && serde_json::from_str::<f64>(word).is_err()
+        && float(word).is_none()
+}
+
+/// Returns the float that a number is. One that exceeds a 64-bit float is none.
+///
+/// Each type that serde reads is code of its own, so this reads the one that is read anyway.
+pub(crate) fn float(number: &str) -> Option<f64> {
+    match serde_json::from_str(number) {
+        Ok(serde_json::Value::Number(number)) => number.as_f64(),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ record! {
 impl Create {
     /// Reads the input `create`, and its time.
     pub(crate) fn read(text: &str) -> Result<(f64, Self), Malformed> {
-        let mut fields = Fields::read(text, None)?;
+        let mut fields = Fields::of_input(text, None)?;
         let name: String = fields.take("type", None)?;
         if name != "create" {
             return Err(Malformed::new("the first input is \"create\"").of("type"));

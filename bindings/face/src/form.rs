@@ -5,8 +5,7 @@
 use std::{borrow::Cow, fmt};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use crate::clock;
 
@@ -176,9 +175,22 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn read(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
-        let Object(fields) = serde_json::from_str(text).map_err(Malformed::new)?;
-        Ok(Self { fields, beside })
+    /// Reads an input. Only here a text is checked to be JSON: what is inside it is then, too.
+    pub(crate) fn of_input(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
+        serde_json::from_str::<IgnoredAny>(text).map_err(Malformed::new)?;
+        Ok(Self { beside, ..Self::read(text)? })
+    }
+
+    /// Reads an object inside a text that is JSON.
+    pub(crate) fn read(text: &'a str) -> Result<Self, Malformed> {
+        let mut parts = Parts::of(text, '{').ok_or_else(|| Malformed::new("is not an object"))?;
+        let mut fields = Vec::new();
+        while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+            let name =
+                string(name).ok_or_else(|| Malformed::new("has a name with half of a surrogate pair"))?;
+            fields.push((name, value));
+        }
+        Ok(Self { fields, beside: None })
     }
 
     /// Takes a field.
@@ -210,61 +222,71 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An object as the texts of its fields.
-struct Object<'a>(Vec<(Cow<'a, str>, &'a str)>);
+/// The texts of what an object or a list consists of: names, values, items. The text around them must be valid JSON.
+struct Parts<'a> {
+    rest: &'a str,
+}
 
-impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor).map(Object)
+/// The white space of JSON.
+const SPACE: [char; 4] = [' ', '\n', '\r', '\t'];
+
+impl<'a> Parts<'a> {
+    /// Returns the parts of a text, if this bracket opens it.
+    fn of(text: &'a str, bracket: char) -> Option<Self> {
+        text.trim_start_matches(SPACE).strip_prefix(bracket).map(|rest| Self { rest })
     }
 }
 
-struct ObjectVisitor;
+impl<'a> Iterator for Parts<'a> {
+    type Item = &'a str;
 
-impl<'de> Visitor<'de> for ObjectVisitor {
-    type Value = Vec<(Cow<'de, str>, &'de str)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::new();
-        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
-            fields.push((name, value.get()));
-        }
-        Ok(fields)
+    fn next(&mut self) -> Option<&'a str> {
+        let rest = self.rest.trim_start_matches(|it| SPACE.contains(&it) || matches!(it, ',' | ':'));
+        let (part, rest) = rest.split_at(length(rest));
+        self.rest = rest;
+        (!part.is_empty()).then_some(part)
     }
 }
 
-/// A name, borrowed unless it has escapes.
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
-        impl<'de> Visitor<'de> for NameVisitor {
-            type Value = Cow<'de, str>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a name")
+/// Returns the length of the value that a text starts with, or 0 if that is the end of a container.
+fn length(text: &str) -> usize {
+    let (mut depth, mut is_string, mut is_escaped) = (0_usize, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        if is_string {
+            is_string = is_escaped || byte != b'"';
+            is_escaped = !is_escaped && byte == b'\\';
+            if !is_string && depth == 0 {
+                return at + 1;
             }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Cow::Borrowed(text))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Cow::Owned(text.to_owned()))
-            }
+            continue;
         }
-        deserializer.deserialize_str(NameVisitor).map(Name)
+        match byte {
+            b'"' => is_string = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth > 1 => depth -= 1,
+            b'}' | b']' => return at + depth,
+            b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' if depth == 0 => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Returns the text of a string, which is valid JSON. One with half of a surrogate pair has none.
+fn string(quoted: &str) -> Option<Cow<'_, str>> {
+    let inside = quoted.strip_prefix('"')?.strip_suffix('"')?;
+    if !inside.contains('\\') {
+        return Some(inside.into());
+    }
+    match serde_json::from_str(quoted) {
+        Ok(serde_json::Value::String(text)) => Some(text.into()),
+        _ => None,
     }
 }
 
 /// Returns the texts of the items of a list.
-fn items(text: &str) -> Result<Vec<&RawValue>, Malformed> {
-    serde_json::from_str(text).map_err(|_| Malformed::new("is not a list"))
+fn items(text: &str) -> Result<Parts<'_>, Malformed> {
+    Parts::of(text, '[').ok_or_else(|| Malformed::new("is not a list"))
 }
 
 /// Reads the entries of an object.
@@ -276,7 +298,7 @@ pub(crate) fn read_entries<V: Read, E>(
         let value = V::read(value).map_err(|error| error.of(&name))?;
         Ok(entry(name.into_owned(), value))
     };
-    Fields::read(text, None)?.fields.into_iter().map(read).collect()
+    Fields::read(text)?.fields.into_iter().map(read).collect()
 }
 
 pub(crate) fn write_entries<'a, V: Write + 'a>(
@@ -295,7 +317,7 @@ pub(crate) fn write_entries<'a, V: Write + 'a>(
 
 impl Read for String {
     fn read(text: &str) -> Result<Self, Malformed> {
-        serde_json::from_str(text).map_err(|_| Malformed::new("is not a text"))
+        string(text).map(Cow::into_owned).ok_or_else(|| Malformed::new("is not a text"))
     }
 }
 
@@ -354,7 +376,11 @@ impl Write for i32 {
 /// A time in milliseconds, with at most three decimals.
 impl Read for f64 {
     fn read(text: &str) -> Result<Self, Malformed> {
-        let millis = serde_json::from_str(text).map_err(|_| Malformed::new("is not a number"))?;
+        let number = match serde_json::from_str(text) {
+            Ok(serde_json::Value::Number(number)) => number.as_f64(),
+            _ => None,
+        };
+        let millis = number.ok_or_else(|| Malformed::new("is not a number"))?;
         clock::duration(millis).map(|_| millis)
     }
 }
@@ -440,10 +466,8 @@ impl<T: Write> Write for Option<T> {
 
 impl<T: Read> Read for Vec<T> {
     fn read(text: &str) -> Result<Self, Malformed> {
-        let read = |(at, item): (usize, &RawValue)| {
-            T::read(item.get()).map_err(|error| error.of(&format!("[{at}]")))
-        };
-        items(text)?.into_iter().enumerate().map(read).collect()
+        let read = |(at, item): (usize, &str)| T::read(item).map_err(|error| error.of(&format!("[{at}]")));
+        items(text)?.enumerate().map(read).collect()
     }
 }
 
@@ -510,7 +534,7 @@ macro_rules! record {
 
         impl $crate::form::Read for $name {
             fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
-                let mut fields = $crate::form::Fields::read(text, None)?;
+                let mut fields = $crate::form::Fields::read(text)?;
                 let it = Self { $($field: fields.take(stringify!($field), default!($($default)?))?,)* };
                 fields.finish()?;
                 Ok(it)

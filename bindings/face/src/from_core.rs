@@ -31,7 +31,7 @@ pub(crate) fn body(value: &Value) -> Json {
 }
 
 fn tree(value: &serde_json::Value) -> Json {
-    Json { text: value.to_string() }
+    Json { text: serde_json::to_string(value).unwrap_or_default() }
 }
 
 pub(crate) fn text(identity: &Identity) -> String {

@@ -30,7 +30,7 @@ impl JsonSession {
     /// # Errors
     /// The input is malformed. It had no effect.
     pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, Malformed> {
-        let mut fields = Fields::read(input, bytes)?;
+        let mut fields = Fields::of_input(input, bytes)?;
         let name: String = fields.take("type", None)?;
         let reply = if let Some(query) = Query::read_fields(&name, &mut fields)? {
             fields.finish()?;

@@ -122,9 +122,9 @@ impl Received {
         // Other implementations may write more than this one does. Twice the local limit is read (`wire.md`,
         // section 4.7).
         let named = self.frame.meta_get(LEFT_OUT).filter(|it| it.as_bytes().len() <= 2 * MAX_LEFT_OUT_BYTES);
-        let named: Vec<(String, String)> = named.and_then(|it| it.decode().ok()).unwrap_or_default();
+        let Some(named) = named.and_then(|it| pairs_of_texts(&it)) else { return Vec::new() };
         let named = named.into_iter().take(MAX_LEFT_OUT);
-        named.map(|(name, why)| (name.into(), prefix(&why, MAX_LEFT_OUT_REASON).into())).collect()
+        named.map(|(name, why)| (name, prefix(&why, MAX_LEFT_OUT_REASON).into())).collect()
     }
 
     /// Returns whether the sender has received the local Configuration.
@@ -150,6 +150,18 @@ impl Received {
     pub(super) fn is_small_stop(&self) -> bool {
         self.size <= MAX_SMALL_STOP && matches!(self.message, Message::ControlStop(_))
     }
+}
+
+/// Reads a list of pairs of texts. If a part of it is anything else, there is none.
+fn pairs_of_texts(value: &Value) -> Option<Vec<(Box<str>, Box<str>)>> {
+    let text = |value: Value| value.as_text().map(Box::from);
+    let pair = |pair: Value| {
+        let mut parts = pair.elements()?;
+        let pair = (text(parts.next()?)?, text(parts.next()?)?);
+        parts.next().is_none().then_some(pair)
+    };
+    let pairs = |list: &Value| list.elements()?.map(pair).collect::<Option<Vec<_>>>();
+    pairs(value).or_else(|| pairs(&value.lone()?))
 }
 
 impl Acknowledgement {

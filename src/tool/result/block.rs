@@ -11,7 +11,7 @@ use base64::{
 use serde_json::{Value as Json, json};
 
 use super::{
-    fields::{Fields, Map, elements, pairs, without},
+    fields::{Fields, Map, pairs, without},
     native::MIN_CONTAINED,
     references::{Reader, Writer},
     sized,
@@ -360,7 +360,7 @@ fn audience_of(raw: &Value) -> Audience {
     let of = |it: &Value| it.get("annotations").and_then(|annotations| annotations.get("audience"));
     let audience = of(raw).or_else(|| of(&raw.get("resource")?));
     let Some(audience) = audience else { return Audience::Both };
-    let names = |role: &str| match elements(&audience) {
+    let names = |role: &str| match audience.elements() {
         Some(mut roles) => roles.any(|it| it.as_str() == Some(role)),
         None => audience.as_str() == Some(role),
     };

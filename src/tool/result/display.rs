@@ -176,7 +176,7 @@ impl Display {
         } else {
             fields.known.clear();
         }
-        let (title, is_collapsed) = (fields.text("title"), fields.decode("collapsed"));
+        let (title, is_collapsed) = (fields.text("title"), fields.read("collapsed", Value::as_bool));
         Self {
             content: content.unwrap_or(DisplayContent::Other),
             title,
@@ -259,7 +259,7 @@ fn read_content(fields: &mut Fields<'_, '_>) -> Option<DisplayContent> {
         "terminal" => DisplayContent::Terminal {
             id: fields.text("terminalId")?,
             output: fields.text("output"),
-            exit_code: fields.decode("exitCode"),
+            exit_code: fields.read("exitCode", Value::as_integer),
         },
         _ => return None,
     })

@@ -2,8 +2,6 @@
 
 use std::{ops::Range, sync::Arc};
 
-use serde::de::DeserializeOwned;
-
 use super::references::{Reader, Writer};
 use crate::value::{
     Value,
@@ -19,13 +17,6 @@ pub(super) fn pairs(map: &Value) -> impl Iterator<Item = (Value, Value)> + use<>
     };
     let mut parts = Parts::new(map);
     (0..count).map_while(move |_| Some((parts.next()?, parts.next()?)))
-}
-
-/// Returns the elements of a list in their order, or `None` for another value. They share the list's bytes.
-pub(super) fn elements(list: &Value) -> Option<impl Iterator<Item = Value> + use<>> {
-    let Ok((Token::Array(count), _)) = Token::read(list.as_bytes(), 0) else { return None };
-    let mut parts = Parts::new(list);
-    Some((0..count).map_while(move |_| parts.next()))
 }
 
 /// The values inside a container, keys included.
@@ -138,9 +129,9 @@ impl<'a, 'native> Fields<'a, 'native> {
         Some(text)
     }
 
-    /// Reads a field as a type.
-    pub(super) fn decode<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
-        let value = self.map.get(key)?.decode().ok()?;
+    /// Reads a field that is no text.
+    pub(super) fn read<T>(&mut self, key: &'static str, read: impl Fn(&Value) -> Option<T>) -> Option<T> {
+        let value = read(&self.map.get(key)?)?;
         self.known.push(key);
         Some(value)
     }

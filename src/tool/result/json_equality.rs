@@ -1,7 +1,9 @@
 //! Finds out whether a text is the JSON of a value, so that a model does not read the same twice.
 
+use serde_json::Value as Json;
+
 use crate::value::{
-    Value,
+    Value, float,
     json_string::{ShortText, has_quote},
     parse, to_json,
     token::{Token, short_text, text_at},
@@ -162,7 +164,10 @@ impl Reader<'_> {
             ends
         })?;
         let (inside, rest) = self.rest.split_at(length);
-        let decoded: String = serde_json::from_slice(&[b"\"", inside, b"\""].concat()).ok()?;
+        let quoted = [b"\"", inside, b"\""].concat();
+        let Ok(Json::String(decoded)) = serde_json::from_str(str::from_utf8(&quoted).ok()?) else {
+            return None;
+        };
         self.rest = rest.strip_prefix(b"\"")?;
         (decoded.as_bytes() == text).then_some(())
     }
@@ -200,7 +205,7 @@ impl Reader<'_> {
         let (number, rest) = self.rest.split_at(length);
         self.rest = rest;
         let is_float = number.iter().any(|it| matches!(it, b'.' | b'e' | b'E'));
-        if is_float { serde_json::from_slice(number).ok() } else { None }
+        if is_float { float(str::from_utf8(number).ok()?) } else { None }
     }
 
     /// Returns a number that has few digits, with a point and without an exponent. The quotient of two exact numbers is

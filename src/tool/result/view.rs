@@ -63,8 +63,8 @@ fn each_says(texts: &[&str], value: &Value) -> bool {
     if count == 0 || count != texts.len() {
         return false;
     }
-    let elements: Vec<Value> = value.decode().unwrap_or_default();
-    elements.iter().zip(texts).all(|(element, text)| any_says([*text].into_iter(), element) == Some(true))
+    let elements = value.elements().into_iter().flatten();
+    elements.zip(texts).all(|(element, text)| any_says([*text].into_iter(), &element) == Some(true))
 }
 
 /// Returns the value in a map that only wraps it.
