@@ -438,6 +438,46 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_read_without_serde_are_those_that_decode_reads() {
+        let plain = [
+            json!(null),
+            json!(true),
+            json!(0),
+            json!(-7),
+            json!(7.0),
+            json!(7.5),
+            json!(-7.0),
+            json!(3e9),
+            json!(1e300),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!("text"),
+            json!([]),
+            json!([true]),
+            json!({}),
+            json!({"value": 1, "b": 2}),
+        ];
+        let wrapped = plain.iter().map(|json| json!({"value": json}));
+        let twice = wrapped.clone().map(|json| json!({"value": json}));
+        let bytes: [&[u8]; 3] = [&[0xc4, 1, b'a'], &[0xc4, 1, 0xff], &[0xd4, 0, 0]];
+        let values = plain.iter().cloned().chain(wrapped).chain(twice).map(Value::from);
+        for value in values.chain(bytes.map(|bytes| Value::from_bytes(bytes.to_vec()).unwrap())) {
+            let json = value.to_json_text();
+            assert_eq!(value.as_bool(), value.decode().ok(), "{json}");
+            assert_eq!(value.as_integer::<u64>(), value.decode().ok(), "{json}");
+            assert_eq!(value.as_integer::<i32>(), value.decode().ok(), "{json}");
+            if !value.is_map() {
+                assert_eq!(value.as_text().map(str::to_owned), value.decode().ok(), "{json}");
+            }
+            let elements = value.elements().map(Iterator::collect::<Vec<_>>);
+            assert_eq!(
+                elements,
+                Some(value.decode().unwrap_or_default()).filter(|_| value.kind() == ValueKind::Array)
+            );
+        }
+    }
+
+    #[test]
     fn single_value_is_unwrapped_if_the_map_is_refused() {
         let wrapped: Value = json!({"value": 7}).into();
         assert_eq!(wrapped.decode::<u8>().unwrap(), 7);

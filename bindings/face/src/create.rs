@@ -89,21 +89,21 @@ impl Create {
     /// Reads the input `create`, and its time.
     pub(crate) fn read(text: &str) -> Result<(f64, Self), Malformed> {
         let mut fields = Fields::of_input(text, None)?;
-        let name: String = fields.take("type", None)?;
+        let name: String = fields.take("type", None);
+        fields.check()?;
         if name != "create" {
             return Err(Malformed::new("the first input is \"create\"").of("type"));
         }
-        let at = fields.take("at", None)?;
-        let seed: String = fields.take("seed", None)?;
-        let create = Self {
-            role: fields.take("role", None)?,
-            local: fields.take("local", None)?,
-            seed: unhex(&seed)
-                .ok_or_else(|| Malformed::new("is not an even number of hexadecimal digits").of("seed"))?,
-            config: fields.take("config", Some(Config::read("{}")?))?,
-        };
+        let at = fields.take("at", None);
+        let seed: String = fields.take("seed", None);
+        let role = fields.take("role", None);
+        let local = fields.take("local", None);
+        fields.check()?;
+        let seed = unhex(&seed)
+            .ok_or_else(|| Malformed::new("is not an even number of hexadecimal digits").of("seed"))?;
+        let config = fields.take("config", Some(Config::read("{}")?));
         fields.finish()?;
-        Ok((at, create))
+        Ok((at, Self { role, local, seed, config }))
     }
 
     /// Writes the input `create` of this time.

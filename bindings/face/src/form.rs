@@ -62,6 +62,9 @@ pub(crate) trait Read: Sized {
 
     fn read(text: &str) -> Result<Self, Malformed>;
 
+    /// Returns what stands for a value that is malformed, until the error is returned.
+    fn unread() -> Self;
+
     /// Returns the value of a missing field, if it may be missing.
     fn missing() -> Option<Self> {
         None
@@ -172,6 +175,8 @@ impl Writer {
 pub(crate) struct Fields<'a> {
     fields: Vec<(Cow<'a, str>, &'a str)>,
     beside: Option<Vec<u8>>,
+    /// The first field that is malformed.
+    error: Option<Malformed>,
 }
 
 impl<'a> Fields<'a> {
@@ -190,11 +195,20 @@ impl<'a> Fields<'a> {
                 string(name).ok_or_else(|| Malformed::new("has a name with half of a surrogate pair"))?;
             fields.push((name, value));
         }
-        Ok(Self { fields, beside: None })
+        Ok(Self { fields, beside: None, error: None })
     }
 
-    /// Takes a field.
-    pub(crate) fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> Result<T, Malformed> {
+    /// Takes a field. If it is malformed, [`check`](Self::check) returns the error.
+    ///
+    /// An error that each field returned would need code that drops the fields before it.
+    pub(crate) fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> T {
+        self.try_take(name, default).unwrap_or_else(|error| {
+            self.error.get_or_insert(error);
+            T::unread()
+        })
+    }
+
+    fn try_take<T: Read>(&mut self, name: &str, default: Option<T>) -> Result<T, Malformed> {
         let text = self.take_text(name, T::HAS_NULL);
         let value = match (text, self.beside.take_if(|_| name == BYTES)) {
             (None, None) => default.or_else(T::missing).ok_or_else(|| Malformed::new("is missing")),
@@ -211,8 +225,14 @@ impl<'a> Fields<'a> {
         (has_null || text != "null").then_some(text)
     }
 
-    /// Fails if fields are left.
-    pub(crate) fn finish(self) -> Result<(), Malformed> {
+    /// Fails if a field was malformed.
+    pub(crate) fn check(&mut self) -> Result<(), Malformed> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Fails if a field was malformed, or if fields are left.
+    pub(crate) fn finish(mut self) -> Result<(), Malformed> {
+        self.check()?;
         let name = match (self.fields.first(), self.beside) {
             (Some((name, _)), _) => name,
             (None, Some(_)) => BYTES,
@@ -227,13 +247,10 @@ struct Parts<'a> {
     rest: &'a str,
 }
 
-/// The white space of JSON.
-const SPACE: [char; 4] = [' ', '\n', '\r', '\t'];
-
 impl<'a> Parts<'a> {
     /// Returns the parts of a text, if this bracket opens it.
     fn of(text: &'a str, bracket: char) -> Option<Self> {
-        text.trim_start_matches(SPACE).strip_prefix(bracket).map(|rest| Self { rest })
+        text.trim_ascii_start().strip_prefix(bracket).map(|rest| Self { rest })
     }
 }
 
@@ -241,32 +258,45 @@ impl<'a> Iterator for Parts<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
-        let rest = self.rest.trim_start_matches(|it| SPACE.contains(&it) || matches!(it, ',' | ':'));
-        let (part, rest) = rest.split_at(length(rest));
+        let is_between = |byte: &u8| matches!(byte, b',' | b':' | b' ' | b'\n' | b'\r' | b'\t');
+        let start = self.rest.as_bytes().iter().take_while(|byte| is_between(byte)).count();
+        let rest = self.rest.get(start..)?;
+        let (part, rest) = rest.split_at_checked(length(rest.as_bytes()))?;
         self.rest = rest;
         (!part.is_empty()).then_some(part)
     }
 }
 
 /// Returns the length of the value that a text starts with, or 0 if that is the end of a container.
-fn length(text: &str) -> usize {
-    let (mut depth, mut is_string, mut is_escaped) = (0_usize, false, false);
-    for (at, byte) in text.bytes().enumerate() {
-        if is_string {
-            is_string = is_escaped || byte != b'"';
-            is_escaped = !is_escaped && byte == b'\\';
-            if !is_string && depth == 0 {
-                return at + 1;
-            }
-            continue;
-        }
+fn length(text: &[u8]) -> usize {
+    let (mut at, mut depth) = (0, 0);
+    while let Some(byte) = text.get(at) {
         match byte {
-            b'"' => is_string = true,
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth > 1 => depth -= 1,
-            b'}' | b']' => return at + depth,
+            b'"' => at = string_end(text, at),
+            b'{' | b'[' => (at, depth) = (at + 1, depth + 1),
+            b'}' | b']' if depth > 0 => (at, depth) = (at + 1, depth - 1),
+            b'}' | b']' => return at,
             b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' if depth == 0 => return at,
-            _ => {}
+            _ => {
+                at += 1;
+                continue; // within a word
+            }
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// Returns the position behind the string that starts here.
+fn string_end(text: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
         }
     }
     text.len()
@@ -319,6 +349,10 @@ impl Read for String {
     fn read(text: &str) -> Result<Self, Malformed> {
         string(text).map(Cow::into_owned).ok_or_else(|| Malformed::new("is not a text"))
     }
+
+    fn unread() -> Self {
+        Self::new()
+    }
 }
 
 impl Write for String {
@@ -335,6 +369,10 @@ impl Read for bool {
             _ => Err(Malformed::new("is neither true nor false")),
         }
     }
+
+    fn unread() -> Self {
+        false
+    }
 }
 
 impl Write for bool {
@@ -349,6 +387,10 @@ impl Read for u64 {
         let number = text.parse().ok().filter(|number| *number <= LARGEST);
         number.ok_or_else(|| Malformed::new("is not a whole number from 0 to 9007199254740991"))
     }
+
+    fn unread() -> Self {
+        0
+    }
 }
 
 impl Write for u64 {
@@ -361,6 +403,10 @@ impl Write for u64 {
 impl Read for i32 {
     fn read(text: &str) -> Result<Self, Malformed> {
         text.parse().map_err(|_| Malformed::new("is not a whole number of 32 bits"))
+    }
+
+    fn unread() -> Self {
+        0
     }
 }
 
@@ -382,6 +428,10 @@ impl Read for f64 {
         };
         let millis = number.ok_or_else(|| Malformed::new("is not a number"))?;
         clock::duration(millis).map(|_| millis)
+    }
+
+    fn unread() -> Self {
+        0.0
     }
 }
 
@@ -407,6 +457,10 @@ impl Read for Json {
     fn read(text: &str) -> Result<Self, Malformed> {
         Ok(Self { text: text.to_owned() })
     }
+
+    fn unread() -> Self {
+        Self { text: String::new() }
+    }
 }
 
 impl Write for Json {
@@ -419,6 +473,10 @@ impl Read for Vec<u8> {
     fn read(text: &str) -> Result<Self, Malformed> {
         let text = String::read(text)?;
         BASE64.decode(text).map_err(|_| Malformed::new("is not base64 with padding"))
+    }
+
+    fn unread() -> Self {
+        Self::new()
     }
 
     fn beside(bytes: Vec<u8>) -> Option<Self> {
@@ -439,6 +497,10 @@ impl<T: Read> Read for Option<T> {
 
     fn read(text: &str) -> Result<Self, Malformed> {
         T::read(text).map(Some)
+    }
+
+    fn unread() -> Self {
+        None
     }
 
     fn missing() -> Option<Self> {
@@ -468,6 +530,10 @@ impl<T: Read> Read for Vec<T> {
     fn read(text: &str) -> Result<Self, Malformed> {
         let read = |(at, item): (usize, &str)| T::read(item).map_err(|error| error.of(&format!("[{at}]")));
         items(text)?.enumerate().map(read).collect()
+    }
+
+    fn unread() -> Self {
+        Self::new()
     }
 }
 
@@ -508,6 +574,10 @@ macro_rules! names {
                 let named = Self::NAMES.iter().find(|(name, _)| *name == text);
                 named.map(|(_, value)| *value).ok_or_else(|| $crate::form::unknown_name(&text))
             }
+
+            fn unread() -> Self {
+                Self::NAMES[0].1
+            }
         }
 
         impl $crate::form::Write for $name {
@@ -535,9 +605,13 @@ macro_rules! record {
         impl $crate::form::Read for $name {
             fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
                 let mut fields = $crate::form::Fields::read(text)?;
-                let it = Self { $($field: fields.take(stringify!($field), default!($($default)?))?,)* };
+                let it = Self { $($field: fields.take(stringify!($field), default!($($default)?)),)* };
                 fields.finish()?;
                 Ok(it)
+            }
+
+            fn unread() -> Self {
+                Self { $($field: $crate::form::Read::unread(),)* }
             }
         }
 
@@ -612,17 +686,14 @@ macro_rules! messages {
         }
     ) => {
         impl $name {
-            /// Reads the fields of the variant with this name, if there is one.
-            pub(crate) fn read_fields(
-                name: &str,
-                fields: &mut $crate::form::Fields<'_>,
-            ) -> Result<Option<Self>, $crate::form::Malformed> {
-                Ok(Some(match name {
+            /// Takes the fields of the variant with this name, if there is one.
+            pub(crate) fn read_fields(name: &str, fields: &mut $crate::form::Fields<'_>) -> Option<Self> {
+                Some(match name {
                     $($text => Self::$variant {
-                        $($field: fields.take(stringify!($field), default!($($default)?))?,)*
+                        $($field: fields.take(stringify!($field), default!($($default)?)),)*
                     },)*
-                    _ => return Ok(None),
-                }))
+                    _ => return None,
+                })
             }
         }
     };
@@ -643,6 +714,10 @@ macro_rules! entries {
         impl $crate::form::Read for Vec<$name> {
             fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
                 $crate::form::read_entries(text, |name, value| $name { name, value })
+            }
+
+            fn unread() -> Self {
+                Vec::new()
             }
 
             fn missing() -> Option<Self> {

@@ -31,14 +31,17 @@ impl JsonSession {
     /// The input is malformed. It had no effect.
     pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, Malformed> {
         let mut fields = Fields::of_input(input, bytes)?;
-        let name: String = fields.take("type", None)?;
-        let reply = if let Some(query) = Query::read_fields(&name, &mut fields)? {
+        let name: String = fields.take("type", None);
+        fields.check()?;
+        let reply = if let Some(query) = Query::read_fields(&name, &mut fields) {
             fields.finish()?;
             Some(self.session.query(query)?)
         } else {
-            let at = fields.take("at", None)?;
-            let unknown = || Malformed::new(format_args!("{name:?} is no input")).of("type");
-            let input = Input::read_fields(&name, &mut fields)?.ok_or_else(unknown)?;
+            let at = fields.take("at", None);
+            let Some(input) = Input::read_fields(&name, &mut fields) else {
+                fields.check()?;
+                return Err(Malformed::new(format_args!("{name:?} is no input")).of("type"));
+            };
             fields.finish()?;
             self.session.handle(at, input)?
         };

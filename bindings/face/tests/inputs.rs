@@ -42,7 +42,20 @@ fn malformed_input_names_its_field() {
             r#"{"type":"settle","at":1,"key":1,"value":1,"error":{"code":"a","message":"b"}}"#,
             "value: is needed",
         ),
-        (r#"{"type":"call","at":1,"tool":"t","meta":[]}"#, "meta: "),
+        (r#"{"type":"call","at":1,"tool":"t","meta":[]}"#, "meta: is not an object"),
+        (
+            r#"{"type":"call","at":1,"tool":"t","meta":{"a\ud800":1}}"#,
+            "meta: has a name with half of a surrogate pair",
+        ),
+        (r#"{"type":"call","at":1,"tool":"\ud800"}"#, "tool: is not a text"),
+        (r#"{"type":"participant_left","at":1,"peer":"{}"}"#, "peer: is not an object"),
+        (r#"{"type":"rejoined","at":1,"local":{"identity":"a"},"present":{}}"#, "present: is not a list"),
+        (r#"{"type":"stream_chunk","at":"no","from":1,"id":2,"index":3,"bytes":4}"#, "at: is not a number"),
+        (r#"{"type":"stream_chunk","at":1,"from":1,"id":2,"index":3,"bytes":4}"#, "from: is not an object"),
+        (r#"{"type":1,"at":"no"}"#, "type: is not a text"),
+        (r#"{"type":"fly","at":"no"}"#, "at: is not a number"),
+        (r#"{"type":"timeout","at":1}}"#, "input: trailing characters"),
+        (r#"{"type":"timeout","at":1,"x":[}"#, "input: "),
         (
             r#"{"type":"offer","at":1,"tools":[{"name":"a","description":""},{"name":"a b","description":""}]}"#,
             "tools[1].name: \"a b\" is not a tool name",
@@ -69,6 +82,18 @@ fn bytes_may_be_in_the_text_or_beside_it_and_not_both() {
         it.handle(r#"{"type":"stats"}"#, None).unwrap().unwrap(),
         r#"{"type":"stats","stats":{"frames_in":2,"bytes_in":2,"malformed":2}}"#
     );
+}
+
+#[test]
+fn white_space_escapes_and_brackets_in_texts_are_read() {
+    let mut it = create("assistant", "{}");
+    let input = "\r\n{ \"at\"\t: 1 , \"type\" : \"participant_joined\", \"participant\" : { \"identity\" :\"a]}\\\"\\u00e9,\\\\\",\n \"sid\":\"PA_1\" , \
+         \"attributes\" : { \"\\u0061\" : \"{[\" } } } ";
+    assert_eq!(it.handle(input, None), Ok(None));
+    let found = it.handle(r#"{"type":"participants"}"#, None).unwrap().unwrap();
+    let found = &fields_of(&found)["participants"][0];
+    assert_eq!(found["identity"], "a]}\"é,\\");
+    assert_eq!(found["attributes"]["a"], "{[");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Reads and writes a tool's definition as a registration (type 70) carries it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::RegisteredTool;
 use crate::{
@@ -16,25 +16,25 @@ const MAX_LABEL: usize = 256;
 impl From<&Tool> for RegisteredTool {
     fn from(tool: &Tool) -> Self {
         let options = tool.tool_options();
-        let mut annotations = BTreeMap::new();
         let hints = tool.hints();
-        let flags = [
-            ("destructive", hints.destructive),
-            ("idempotent", hints.idempotent),
-            ("readOnly", hints.read_only),
-            ("openWorld", hints.open_world),
-        ];
-        annotations.extend(flags.into_iter().filter_map(|(key, hint)| Some((key, Json::from(hint?)))));
-        if options.barge_in != BargeIn::default() {
-            annotations.insert("onBargeIn", Json::from(options.barge_in.as_str()));
-        }
+        let barge_in = options.barge_in;
         let patience = options.patience.and_then(|limit| u64::try_from(limit.as_millis()).ok());
-        annotations.extend(patience.map(|limit| ("timeoutMs", Json::from(limit))));
-        annotations.extend(tool.title().map(|title| ("title", Json::from(title))));
-        annotations.extend(tool.short_title().map(|title| ("shortTitle", Json::from(title))));
-        annotations.extend(tool.meta().map(|meta| ("meta", meta.clone())));
-        annotations.extend(tool.output_schema().map(|schema| ("outputSchema", schema.clone())));
-        annotations.extend(tool.source().map(|source| ("source", Json::from(source))));
+        // In the order of their names.
+        let annotations = [
+            ("destructive", hints.destructive.map(Json::from)),
+            ("idempotent", hints.idempotent.map(Json::from)),
+            ("meta", tool.meta().cloned()),
+            ("onBargeIn", (barge_in != BargeIn::default()).then(|| Json::from(barge_in.as_str()))),
+            ("openWorld", hints.open_world.map(Json::from)),
+            ("outputSchema", tool.output_schema().cloned()),
+            ("readOnly", hints.read_only.map(Json::from)),
+            ("shortTitle", tool.short_title().map(Json::from)),
+            ("source", tool.source().map(Json::from)),
+            ("timeoutMs", patience.map(Json::from)),
+            ("title", tool.title().map(Json::from)),
+        ];
+        let annotations: Map<String, Json> =
+            annotations.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
         Self {
             name: tool.name().to_string(),
             description: tool.description().to_owned(),

@@ -224,3 +224,37 @@ pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Mes
     }
     Message::ToolUseResult(result)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pairs_of_texts_are_those_that_decode_reads() {
+        let lists = [
+            json!([]),
+            json!([["a", "b"], ["c", ""]]),
+            json!([["a", "b"], ["c"]]),
+            json!([["a", "b", "c"]]),
+            json!([["a", 1]]),
+            json!(["a", "b"]),
+            json!({"a": "b"}),
+            json!("a"),
+        ];
+        let wrapped = lists.iter().map(|list| json!({"value": list}));
+        let mut values: Vec<Value> = lists.iter().cloned().chain(wrapped).map(Value::from).collect();
+        for bytes in [
+            &[0x91, 0x92, 0xc4, 1, b'a', 0xc4, 1, 0xff][..],
+            &[0x91, 0x92, 0xc4, 1, b'a', 0xa1, b'b'],
+            &[0xc4, 0],
+        ] {
+            values.push(Value::from_bytes(bytes.to_vec()).unwrap());
+        }
+        for value in values {
+            let expected: Vec<(Box<str>, Box<str>)> = value.decode().unwrap_or_default();
+            assert_eq!(pairs_of_texts(&value).unwrap_or_default(), expected, "{}", value.to_json_text());
+        }
+    }
+}
