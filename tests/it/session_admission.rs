@@ -430,3 +430,19 @@ fn timeout_names_the_limit_that_ended_the_call() {
         assert!(matches!(error, CallError::Timeout { limit: named } if named == limit), "{text}: {error:?}");
     }
 }
+
+#[test]
+fn every_call_of_an_assistant_without_a_role_is_refused() {
+    let mut world = World::new();
+    let who = ordinary(&mut world, "a");
+    let session = Session::assistant(world.now, who.clone(), Config::default().room("room"), seed("a", 78));
+    world.enter(&who, Some(session));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    for _ in 0..3 {
+        let error = world.ask("a", request("t").to("phone").timeout(3 * SECOND)).unwrap_err();
+        let CallError::Tool(refused) = &error else { panic!("{error}") };
+        assert_eq!((refused.code(), error.may_have_run()), (ErrorCode::PERMISSION_DENIED, false), "{error}");
+    }
+    assert!(world.ends["phone"].jobs.is_empty());
+}

@@ -113,7 +113,7 @@ impl Incoming {
                 return self.take(core, inbound);
             }
             core.cx.complain(caller, Counter::Unauthorized);
-            if !inbound.is_broadcast() && core.peers.may_deny(&core.cx, caller) {
+            if !inbound.is_broadcast() && core.peers.may_answer_request(&core.cx, caller) {
                 self.deny(core, &inbound, may_be_bound);
             }
             return;
