@@ -353,7 +353,7 @@ fn each_code_has_its_outcome() {
             // `{}`, and what every version takes.
             1402 => matches!(error, CallError::TooLarge { size: 2, limit: 15_360 }),
             1502 => matches!(error, CallError::Timeout { limit } if *limit == 30 * SECOND),
-            1503 => matches!(error, CallError::Lost { owner } if *owner == "web"),
+            1503 => matches!(error, CallError::Lost { owner, .. } if *owner == "web"),
             _ => matches!(error, CallError::Tool(_)),
         };
         assert!(has_its_reason, "{code}: {error:?}");

@@ -164,11 +164,11 @@ impl From<&CoreCallError> for CallError {
                 it.limit = Some(millis(*limit));
                 "timeout"
             }
-            CoreCallError::Lost { owner } => {
+            CoreCallError::Lost { owner, .. } => {
                 it.owner = Some(text(owner));
                 "lost"
             }
-            CoreCallError::Cancelled => "cancelled",
+            CoreCallError::Cancelled | CoreCallError::Unawaited => "cancelled",
             CoreCallError::Detached => "detached",
             CoreCallError::TurnOver => "turn_over",
             CoreCallError::TooManyEqual { .. } => "too_many_equal",
