@@ -29,7 +29,7 @@ pub enum CallError {
         why: Box<NotOffered>,
     },
     /// Several clients offer the tool and the call names none of them. It did not run.
-    #[error("several clients offer {tool:?}: {owners:?}; name one with `to`")]
+    #[error("several clients offer {tool:?}: {owners:?}; the call must name one of them")]
     Ambiguous {
         /// The name in the call.
         tool: Box<str>,
@@ -283,7 +283,7 @@ pub enum RegisterError {
     },
     /// The tool asks for more time than this participant gives any call.
     #[error(
-        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise `Times::longest_call` of \
+        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise the time `longest_call` of \
          both the client and the assistant, or ask for less"
     )]
     Patience {

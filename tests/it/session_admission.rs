@@ -92,7 +92,7 @@ fn only_ordinary_participant_is_refused_when_only_roles_are_admitted() {
     assert_eq!(
         error.to_string(),
         "phone is in the room and offers set_lamp, but its token has no role: add the attribute \
-         toolbridge.role=client, or name it with .client(\"phone\")"
+         toolbridge.role=client, or name phone as one of the assistant's clients"
     );
     assert!(!error.may_have_run() && owners(&world).is_empty());
     assert_eq!(not_admitted(&world), [("phone".into(), NotAdmitted::NoRole { admitted: None })]);
@@ -285,7 +285,7 @@ fn ordinary_participant_is_an_assistant_only_if_the_client_names_it() {
             true => assert!(reported.is_empty(), "{reported:?}"),
             false => {
                 assert_eq!(reported, [Unaccepted::NoAssistant { here: vec!["a".into()] }]);
-                assert!(reported[0].to_string().contains(".assistant(\"a\")"), "{}", reported[0]);
+                assert!(reported[0].to_string().contains("assistant, such as a"), "{}", reported[0]);
             }
         }
     }
