@@ -48,7 +48,7 @@ async fn calls(assistant: &Assistant) -> anyhow::Result<()> {
         Err(CallError::Ambiguous { owners, .. }) => format!("which one? {owners:?}"),
         Err(CallError::NotDelivered { .. }) => "not delivered: nothing ran, so it is safe to retry".into(),
         Err(CallError::Timeout { limit }) => format!("no answer in {limit:?}; it may have run"),
-        Err(CallError::Lost { owner }) => format!("{owner} left; it may have run"),
+        Err(CallError::Lost { owner, .. }) => format!("{owner} left; it may have run"),
         Err(other) => return Err(other.into()), // cancelled, too large, closed, arguments
     };
     println!("{text}");

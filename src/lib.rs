@@ -210,9 +210,9 @@ pub mod tools {
         SOURCE_CLOSE, SchemaError, WithOptions, check_tool,
     };
     pub use crate::tool::{
-        DEFAULT_TIMEOUT, Execution, InvalidCallId, InvalidToolName, InvalidTraceContext, MAX_TOOL_NAME,
-        NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer, ProgressStatus, Reach,
-        RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, ToolHints, TraceContext,
+        DEFAULT_TIMEOUT, Execution, InvalidCallId, InvalidToolName, InvalidTraceContext, LossCause,
+        MAX_TOOL_NAME, NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer, ProgressStatus,
+        Reach, RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, ToolHints, TraceContext,
         Visibility,
     };
 }

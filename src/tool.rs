@@ -24,7 +24,7 @@ pub(crate) mod trace_context;
 
 pub use barge_in::BargeIn;
 pub use definition::{Consent, Execution, Offer, Reach, Tool, ToolHints, ToolOptions, Visibility};
-pub use error::{CallError, RegisterError};
+pub use error::{CallError, LossCause, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use health::{SourceHealth, SourceStatus};
 pub use job::{Job, JobKey};

@@ -164,7 +164,7 @@ impl Server {
             ServerInput::Join(who, reply) => {
                 let (claims, request) = *who;
                 let (key, connection) = (self.number(), self.number());
-                let sids = [format!("PA_{}", nanoid::nanoid!(12)), format!("RM_{}", nanoid::nanoid!(12))];
+                let sids = [format!("PA_{}", nanoid::nanoid!(12)), room_sid()];
                 let (sender, messages) = mpsc::channel(MAX_WAITING);
                 self.signals.insert(connection, sender);
                 let unix_ms = clock::unix_ms();
@@ -189,7 +189,7 @@ impl Server {
             }
             ServerInput::ServiceCall(call, reply) => {
                 // The requester may be gone.
-                let _ = reply.send(call.perform(now, &mut self.rooms));
+                let _ = reply.send(call.perform(now, &mut self.rooms, (room_sid(), clock::unix_ms())));
             }
             #[cfg(test)]
             ServerInput::Inspect(look) => look(&mut self.rooms),
@@ -389,6 +389,11 @@ impl Sockets {
             tracing::trace!(remote = %transmit.destination, %error, "a datagram was not sent");
         }
     }
+}
+
+/// Returns the sid of a new room.
+fn room_sid() -> String {
+    format!("RM_{}", nanoid::nanoid!(12))
 }
 
 #[cfg(test)]

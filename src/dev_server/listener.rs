@@ -163,6 +163,13 @@ enum Response {
 }
 
 const NOT_FOUND: Refusal = Refusal(404, "page not found");
+
+/// What a worker of livekit-agents that waits for jobs is told.
+const NO_DISPATCH: Refusal = Refusal(
+    404,
+    "this development server dispatches no jobs to agents; start the worker in a room itself, with `connect --room ROOM` in place \
+     of `dev` or `start`",
+);
 const GONE: Refusal = Refusal(503, "the server is shutting down");
 
 async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal> {
@@ -197,6 +204,10 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
             let (reply, entry) = oneshot::channel();
             inputs.send(ServerInput::Join(who, reply)).await.map_err(|_| GONE)?;
             entry.await.map_err(|_| GONE)?.map(Response::Joined)
+        }
+        (_, path) if path == "/agent" || path.starts_with("/twirp/livekit.AgentDispatchService/") => {
+            tracing::warn!("a worker of livekit-agents waits for jobs: {}", NO_DISPATCH.1);
+            Err(NO_DISPATCH)
         }
         _ => Err(NOT_FOUND),
     }

@@ -175,7 +175,7 @@ impl Rooms {
         if self.locations.len() >= MAX_PARTICIPANTS && known.is_none() {
             return Err(Refusal(503, "the server has reached its limit of participants"));
         }
-        if self.rooms.len() >= MAX_ROOMS && !self.rooms.contains_key(name) && !self.delete_empty_room() {
+        if !self.has_place_for(name) {
             return Err(Refusal(503, "the server has reached its limit of rooms"));
         }
         if let Some(old) = known {
@@ -271,6 +271,11 @@ impl Rooms {
     }
 
     /// Closes an empty room early to make space for another one. Returns whether there was one.
+    /// Returns whether this room exists or one more can begin, for which an empty one may be closed.
+    fn has_place_for(&mut self, name: &str) -> bool {
+        self.rooms.len() < MAX_ROOMS || self.rooms.contains_key(name) || self.delete_empty_room()
+    }
+
     fn delete_empty_room(&mut self) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());

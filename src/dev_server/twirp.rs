@@ -5,9 +5,9 @@
 use std::time::Instant;
 
 use livekit_protocol::{
-    DeleteRoomRequest, DeleteRoomResponse, ListParticipantsRequest, ListParticipantsResponse,
-    ListRoomsRequest, ListRoomsResponse, RemoveParticipantResponse, RoomParticipantIdentity, SendDataRequest,
-    SendDataResponse, UpdateParticipantRequest,
+    CreateRoomRequest, DeleteRoomRequest, DeleteRoomResponse, ListParticipantsRequest,
+    ListParticipantsResponse, ListRoomsRequest, ListRoomsResponse, RemoveParticipantResponse,
+    RoomParticipantIdentity, SendDataRequest, SendDataResponse, UpdateParticipantRequest,
 };
 use livekit_token::VideoGrants;
 use prost::Message;
@@ -43,10 +43,10 @@ struct Error(u16, &'static str, String);
 const NOT_ALLOWED: (u16, &str) = (401, "unauthenticated");
 
 impl ServiceCall {
-    /// Performs the request.
-    pub(super) fn perform(self, now: Instant, rooms: &mut Rooms) -> ServiceResponse {
+    /// Performs the request. `new` is the sid and the time of a room that it creates.
+    pub(super) fn perform(self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> ServiceResponse {
         let kind = if self.json { "application/json" } else { "application/protobuf" };
-        match self.route(now, rooms) {
+        match self.route(now, rooms, new) {
             Ok(body) => ServiceResponse { status: 200, kind, body },
             Err(Error(status, code, msg)) => {
                 let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
@@ -55,8 +55,12 @@ impl ServiceCall {
         }
     }
 
-    fn route(&self, now: Instant, rooms: &mut Rooms) -> Result<Vec<u8>, Error> {
+    fn route(&self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> Result<Vec<u8>, Error> {
         match self.method.as_str() {
+            "CreateRoom" => self.answer(|request: CreateRoomRequest| {
+                self.check(|grants| grants.room_create)?;
+                Ok(rooms.create_room(now, &request.name, new)?)
+            }),
             "ListRooms" => self.answer(|request: ListRoomsRequest| {
                 self.check(|grants| grants.room_list)?;
                 Ok(ListRoomsResponse { rooms: rooms.list_rooms(&request.names) })
@@ -140,7 +144,7 @@ mod tests {
 
     fn call(grants: Option<VideoGrants>, method: &str, json: bool, body: Vec<u8>) -> ServiceResponse {
         let call = ServiceCall { grants, method: method.into(), json, body };
-        call.perform(Instant::now(), &mut Rooms::new("test"))
+        call.perform(Instant::now(), &mut Rooms::new("test"), ("RM_1".into(), 2_000))
     }
 
     fn admin() -> Option<VideoGrants> {
@@ -158,10 +162,31 @@ mod tests {
     }
 
     #[test]
+    fn created_room_is_listed_and_created_once() {
+        let mut rooms = Rooms::new("test");
+        let grants = || Some(VideoGrants { room_create: true, room_list: true, ..Default::default() });
+        let mut sids = ["RM_1", "RM_2", "RM_3"].into_iter();
+        let mut call = |method: &str, body: &[u8]| {
+            let call =
+                ServiceCall { grants: grants(), method: method.into(), json: true, body: body.to_vec() };
+            let answer =
+                call.perform(Instant::now(), &mut rooms, (sids.next().unwrap_or_default().into(), 2_000));
+            (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+        };
+        for _ in 0..2 {
+            let (status, body) = call("CreateRoom", br#"{"name": "home"}"#);
+            assert!(status == 200 && body.contains("RM_1") && body.contains("home"), "{body}");
+        }
+        assert!(call("ListRooms", br#"{"names": ["home"]}"#).1.contains("RM_1"));
+        assert_eq!(call("CreateRoom", br#"{"name": ""}"#).0, 400);
+    }
+
+    #[test]
     fn request_without_the_grant_is_refused() {
         let other = br#"{"room": "cellar"}"#;
         for (grants, method, body) in [
             (None, "ListRooms", &b"{}"[..]),
+            (admin(), "CreateRoom", br#"{"name": "kitchen"}"#),
             (admin(), "ListParticipants", other),
             (admin(), "DeleteRoom", other),
             (Some(VideoGrants { room: "cellar".into(), ..Default::default() }), "RemoveParticipant", other),

@@ -6,7 +6,7 @@ use rustls::CertificateError;
 
 use crate::{
     livekit::{path::turn::RelayFailure, room::liveness::End, signaling::refusal::TokenRefusal},
-    net::tls_error::{cause, certificate_fault},
+    net::tls_error::{cause, certificate_fault, ended_the_handshake},
     transport::CloseReason,
 };
 
@@ -189,6 +189,7 @@ fn advice_about_tls(error: &(dyn Error + 'static)) -> &'static str {
             "; use a name from the certificate in the address, or get a certificate for this name"
         }
         Some(_) => "; give the server another certificate",
+        None if ended_the_handshake(error) => "; if the server does not use TLS, use ws:// instead of wss://",
         None => "",
     }
 }
@@ -288,6 +289,9 @@ mod tests {
         let own = said(CertificateError::Other(other));
         assert!(own.contains("the certificate is a CA certificate"), "{own}");
         assert!(!own.contains("CaUsed") && !own.contains("root_certificates"), "{own}");
+        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof").into();
+        let ended = ConnectError::Tls { server: "sfu:7880".into(), source: ended }.to_string();
+        assert!(ended.ends_with("; if the server does not use TLS, use ws:// instead of wss://"), "{ended}");
     }
 
     #[test]

@@ -21,6 +21,13 @@ pub(crate) fn certificate_fault<'a>(error: &'a (dyn Error + 'static)) -> Option<
     }
 }
 
+/// Returns whether the server closed the connection where it should have answered the handshake, as one without TLS may.
+#[cfg(feature = "livekit")]
+pub(crate) fn ended_the_handshake(error: &(dyn Error + 'static)) -> bool {
+    let mut kinds = chain(error).filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind);
+    kinds.any(|kind| kind == io::ErrorKind::UnexpectedEof)
+}
+
 /// Returns the error of TLS that an error is, or that caused it.
 pub(crate) fn of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
     chain(error).find_map(|error| error.downcast_ref())

@@ -11,7 +11,8 @@ pub enum BargeIn {
     /// The call stops and settles as cancelled.
     #[default]
     Cancel,
-    /// The call settles as cancelled, and the tool continues to run. Its result is only counted.
+    /// The call settles as cancelled ([`Unawaited`](crate::CallError::Unawaited)), and the tool continues to run. Its result is
+    /// only counted.
     Finish,
     /// The call settles as detached, and the tool continues to run. Its result is delivered to the next turn.
     Report,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     ErrorCode, InvalidToolName, ToolError, ToolName,
-    not_offered::{NotOffered, list},
+    not_offered::{NotOffered, list, shown},
 };
 use crate::{
     transport::{CloseReason, Identity},
@@ -29,7 +29,7 @@ pub enum CallError {
         why: Box<NotOffered>,
     },
     /// Several clients offer the tool and the call names none of them. It did not run.
-    #[error("several clients offer {tool:?}: {owners:?}; name one with `to`")]
+    #[error("several clients offer {tool:?}: {owners:?}; the call must name one of them")]
     Ambiguous {
         /// The name in the call.
         tool: Box<str>,
@@ -64,15 +64,21 @@ pub enum CallError {
         /// The call's limit.
         limit: Duration,
     },
-    /// The owner left and did not return in time. The tool may have run.
-    #[error("{owner} left before it answered")]
+    /// The owner left and did not return in time, or its answer cannot be expected any more. The tool may have run.
+    #[error("{}", why.explain(owner))]
     Lost {
         /// The participant that should have replied.
         owner: Identity,
+        /// What is known of it.
+        why: LossCause,
     },
     /// The call was cancelled. The tool may have run.
     #[error("the call was cancelled")]
     Cancelled,
+    /// The turn was interrupted. The tool goes on, as its [`BargeIn::Finish`](crate::BargeIn::Finish) says, and nobody gets
+    /// its result.
+    #[error("the turn was interrupted; the tool goes on, and its result is not awaited")]
+    Unawaited,
     /// The turn was interrupted and the call continues. Its result is delivered to the next turn.
     #[error("the turn was interrupted; the call continues, and its result is delivered later")]
     Detached,
@@ -137,7 +143,7 @@ impl CallError {
             Self::UnknownTool { .. } => ErrorCode::UNKNOWN_TOOL,
             Self::Timeout { .. } => ErrorCode::TIMEOUT,
             Self::Lost { .. } => ErrorCode::LOST,
-            Self::Cancelled | Self::TurnOver => ErrorCode::CANCELLED,
+            Self::Cancelled | Self::Unawaited | Self::TurnOver => ErrorCode::CANCELLED,
             Self::Detached => ErrorCode::from("detached"),
             Self::TooManyEqual { .. } => ErrorCode::from("too_many_equal"),
             Self::Busy { .. } | Self::TooManyOpen { .. } => ErrorCode::BUSY,
@@ -171,6 +177,42 @@ impl CallError {
                     || !matches!(error.code().as_str(), "invalid_parameters" | "permission_denied" | "busy")
             }
             _ => true,
+        }
+    }
+}
+
+/// Why a call is [`Lost`](CallError::Lost): what its caller knows of the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossCause {
+    /// It left the room and did not return in time.
+    Left,
+    /// It is in the room, and has sent nothing for this long, not even an answer to a ping: its program is blocked, or
+    /// gone.
+    Silent(Duration),
+    /// Another run of its program has replaced the one that was asked.
+    Restarted,
+    /// It refused the request, and does not say whether the tool ran before.
+    Refused,
+    /// It reported that the call is lost.
+    Reported,
+    /// The local participant has lost its connection to the room.
+    Disconnected,
+}
+
+impl LossCause {
+    fn explain(self, owner: &Identity) -> String {
+        let owner = shown(owner.as_str());
+        match self {
+            Self::Left => format!("{owner} left before it answered"),
+            Self::Silent(time) => format!(
+                "{owner} is in the room, but has answered nothing for {} s: its program may be blocked, or gone",
+                time.as_secs_f32()
+            ),
+            Self::Restarted => format!("{owner} was started again before it answered"),
+            Self::Refused => format!("{owner} refused the call, and does not say whether it ran before"),
+            Self::Reported => format!("{owner} reported that the call is lost"),
+            Self::Disconnected => format!("the connection to the room was lost before {owner} answered"),
         }
     }
 }
@@ -241,7 +283,7 @@ pub enum RegisterError {
     },
     /// The tool asks for more time than this participant gives any call.
     #[error(
-        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise `Times::longest_call` of \
+        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise the time `longest_call` of \
          both the client and the assistant, or ask for less"
     )]
     Patience {

@@ -274,6 +274,7 @@ impl fmt::Display for ErrorCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool::LossCause;
 
     #[test]
     fn message_of_the_author_is_sent_and_a_source_error_is_not() {
@@ -289,7 +290,7 @@ mod tests {
         let inner = CallError::Tool(ToolError::new("too_dark", "the lamp is broken"));
         let outer: ToolError = inner.into();
         assert_eq!(outer.code().as_str(), "too_dark");
-        let outer: ToolError = CallError::Lost { owner: "phone".into() }.into();
+        let outer: ToolError = CallError::Lost { owner: "phone".into(), why: LossCause::Left }.into();
         assert_eq!(outer.code(), ErrorCode::LOST);
     }
 }

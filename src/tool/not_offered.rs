@@ -187,35 +187,34 @@ impl NotOffered {
 }
 
 impl NotAdmitted {
-    /// Returns what is wrong with the participant's token, and what to do.
+    /// Returns what is wrong with the participant's token, and what to do. The text also reaches programs in other languages,
+    /// so it names no method.
     pub(crate) fn explain(&self, client: &str) -> String {
+        let name = format!("or name {client} as one of the assistant's clients");
         match self {
-            Self::NoRole { admitted: None } => format!(
-                "its token has no role: add the attribute {ROLE_ATTRIBUTE}=client, or name it with \
-                 .client(\"{client}\")"
-            ),
+            Self::NoRole { admitted: None } => {
+                format!("its token has no role: add the attribute {ROLE_ATTRIBUTE}=client, {name}")
+            }
             Self::NoRole { admitted: Some(first) } => format!(
                 "its token has no role, and only one such participant is admitted, which is {}: add the \
-                 attribute {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")",
+                 attribute {ROLE_ATTRIBUTE}=client, {name}",
                 shown(first.as_str())
             ),
-            Self::OtherRole { role } => format!(
-                "its token has the role {role}: use a token with {ROLE_ATTRIBUTE}=client, or name it with \
-                 .client(\"{client}\")"
-            ),
+            Self::OtherRole { role } => {
+                format!("its token has the role {role}: use a token with {ROLE_ATTRIBUTE}=client, {name}")
+            }
             Self::UnknownRole { value } => format!(
                 "its token has the role \"{}\", which is none of client, assistant and observer: use a token with \
-                 {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")",
+                 {ROLE_ATTRIBUTE}=client, {name}",
                 shown(value)
             ),
             Self::ChangeableRole => format!(
                 "its token lets it change its own attributes, so that its role proves nothing: remove \
-                 canUpdateOwnMetadata from the token and add the attribute {ROLE_ATTRIBUTE}=client, or name it with \
-                 .client(\"{client}\")"
+                 canUpdateOwnMetadata from the token and add the attribute {ROLE_ATTRIBUTE}=client, {name}"
             ),
             Self::OtherKind => format!(
                 "it is not an ordinary participant and its token has no role: add the attribute \
-                 {ROLE_ATTRIBUTE}=client, or name it with .client(\"{client}\")"
+                 {ROLE_ATTRIBUTE}=client, {name}"
             ),
         }
     }
@@ -238,8 +237,7 @@ impl NotAssistant {
     /// Returns what is wrong with the participant's token, and what to do.
     pub(crate) fn explain(&self, assistant: &str) -> String {
         let remedy = format!(
-            "use a token with {ROLE_ATTRIBUTE}=assistant or of the kind agent, or name it at the client with \
-             .assistant(\"{assistant}\")"
+            "use a token with {ROLE_ATTRIBUTE}=assistant or of the kind agent, or name {assistant} as the client's assistant"
         );
         match self {
             Self::ChangeableRole => {

@@ -45,7 +45,7 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 const LEFT: Duration = Duration::from_secs(10);
 
 fn is_lost<T>(result: &Result<T, CallError>) -> bool {
-    matches!(result, Err(error @ CallError::Lost { owner }) if owner == "phone" && error.may_have_run())
+    matches!(result, Err(error @ CallError::Lost { owner, .. }) if owner == "phone" && error.may_have_run())
 }
 
 /// A host of `toolbridge mcp` closes its input, ends it, or both at once. The room must not keep a dead assistant.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Caps, Client, Config, Event, State, Times, Tool, ToolError, Tools, Value,
-    frame::{Frame, Kind, Message, Meta, ToolProgress},
+    frame::{Frame, Kind, Message, Meta, ToolProgress, ToolsRegister},
     memory,
     session::{CONSENT_MARGIN, Request},
     tools::RegisterError,
@@ -65,7 +65,7 @@ fn options_have_their_documented_defaults() {
         ("the memory of a request beyond its budget", times.memory, 60 * SECOND),
         ("the silence of a stream", times.stream_idle, 10 * SECOND),
         ("a stream as a whole", times.stream, 60 * SECOND),
-        ("between two answers to a stranger", times.denial, 60 * SECOND),
+        ("between two refusals of a registration", times.denial, 60 * SECOND),
         ("the end of a question before the budget's", CONSENT_MARGIN, 500 * MS),
         ("the longest budget", times.longest_call, 600 * SECOND),
         ("the budget that is not named", times.call, 30 * SECOND),
@@ -344,12 +344,12 @@ fn denial_interval_can_be_set() {
         let mut world = pair(|config| config.times.denial = denial);
         world.stranger("x");
         world.run(SECOND);
-        for n in 0..10 {
-            let request = Message::ToolUseRequest(plain_request(&n.to_string(), "t"));
-            world.send("x", &["phone"], &Meta::new(), &request);
+        for _ in 0..10 {
+            let registration = Message::ToolsRegister(ToolsRegister::default());
+            world.send("x", &["a"], &Meta::new(), &registration);
             world.run(500 * MS);
         }
-        assert_eq!(world.received("x", Kind::TOOL_USE_RESULT).len(), answers, "once in {denial:?}");
+        assert_eq!(world.received("x", Kind::TOOLS_REGISTER_ACK).len(), answers, "once in {denial:?}");
     }
 }
 

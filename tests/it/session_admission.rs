@@ -92,7 +92,7 @@ fn only_ordinary_participant_is_refused_when_only_roles_are_admitted() {
     assert_eq!(
         error.to_string(),
         "phone is in the room and offers set_lamp, but its token has no role: add the attribute \
-         toolbridge.role=client, or name it with .client(\"phone\")"
+         toolbridge.role=client, or name phone as one of the assistant's clients"
     );
     assert!(!error.may_have_run() && owners(&world).is_empty());
     assert_eq!(not_admitted(&world), [("phone".into(), NotAdmitted::NoRole { admitted: None })]);
@@ -285,7 +285,7 @@ fn ordinary_participant_is_an_assistant_only_if_the_client_names_it() {
             true => assert!(reported.is_empty(), "{reported:?}"),
             false => {
                 assert_eq!(reported, [Unaccepted::NoAssistant { here: vec!["a".into()] }]);
-                assert!(reported[0].to_string().contains(".assistant(\"a\")"), "{}", reported[0]);
+                assert!(reported[0].to_string().contains("assistant, such as a"), "{}", reported[0]);
             }
         }
     }
@@ -429,4 +429,20 @@ fn timeout_names_the_limit_that_ended_the_call() {
         let error = world.ask("a", request("t").timeout(20 * SECOND)).unwrap_err();
         assert!(matches!(error, CallError::Timeout { limit: named } if named == limit), "{text}: {error:?}");
     }
+}
+
+#[test]
+fn every_call_of_an_assistant_without_a_role_is_refused() {
+    let mut world = World::new();
+    let who = ordinary(&mut world, "a");
+    let session = Session::assistant(world.now, who.clone(), Config::default().room("room"), seed("a", 78));
+    world.enter(&who, Some(session));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    for _ in 0..3 {
+        let error = world.ask("a", request("t").to("phone").timeout(3 * SECOND)).unwrap_err();
+        let CallError::Tool(refused) = &error else { panic!("{error}") };
+        assert_eq!((refused.code(), error.may_have_run()), (ErrorCode::PERMISSION_DENIED, false), "{error}");
+    }
+    assert!(world.ends["phone"].jobs.is_empty());
 }

@@ -352,6 +352,14 @@ fn after_a_goodbye_another_assistant_is_bound_at_once() {
     assert_eq!(world.ask("again", request("t")).unwrap(), value(1));
 }
 
+/// The text of the loss of this call.
+fn lost(world: &World, key: toolbridge::session::CallKey) -> String {
+    match world.settled("a", key) {
+        Some(Err(error @ CallError::Lost { .. })) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn goodbye_of_a_client_loses_its_calls_at_once() {
     let mut world = World::pair(&["t"]);
@@ -359,7 +367,7 @@ fn goodbye_of_a_client_loses_its_calls_at_once() {
     world.run(100 * MS);
     world.with("phone", |session, now| session.close(now));
     world.run(50 * MS);
-    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert_eq!(lost(&world, key), "phone left before it answered");
     assert!(world.session("a").tools().is_empty());
     assert!(matches!(world.ends["phone"].events.last(), Some(Event::Closed(_))));
     assert_eq!(world.session("phone").poll_timeout(), None);
@@ -395,7 +403,7 @@ fn another_instance_of_the_owner_loses_its_calls_at_once() {
     world.leave("phone");
     world.client("phone", Config::default(), &["t"]); // a new process, the same identity
     world.run(SECOND);
-    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert_eq!(lost(&world, key), "phone was started again before it answered");
     world.handle("phone", |_| Some(Ok(value(3))));
     assert_eq!(world.ask("a", request("t")).unwrap(), value(3));
 }
@@ -410,7 +418,7 @@ fn call_is_lost_when_its_owner_leaves_without_a_grace_period() {
     world.run(100 * MS);
     world.leave("phone");
     world.run(50 * MS);
-    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    assert_eq!(lost(&world, key), "phone left before it answered");
 }
 
 #[test]
@@ -422,7 +430,8 @@ fn silent_owner_is_lost_long_before_the_timeout() {
     assert!(world.count("a", "pings") >= 6);
     world.ends.get_mut("phone").unwrap().here = false; // a killed process: the room reports nothing yet
     world.run(7 * SECOND);
-    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    let text = "phone is in the room, but has answered nothing for 5 s: its program may be blocked, or gone";
+    assert_eq!(lost(&world, key), text);
 }
 
 #[test]

@@ -539,7 +539,8 @@ fn assistant_with_an_unknown_role_is_refused_with_the_value() {
             assert_eq!(unaccepted(&world), [refused], "reported once");
             let text = unaccepted(&world)[0].to_string();
             assert!(
-                text.contains("toolbridge.role=assistant") && text.contains(".assistant(\"a\")"),
+                text.contains("toolbridge.role=assistant")
+                    && text.contains("name a as the client's assistant"),
                 "{text}"
             );
             assert_eq!(jobs(&world), 0);
@@ -598,7 +599,8 @@ fn caller_without_a_role_reads_that_its_own_token_lacks_it() {
             );
             assert!(text.contains(&said) && !text.contains("wait longer"), "{text}");
             assert!(
-                text.contains("toolbridge.role=assistant") && text.contains(".assistant(\"me\")"),
+                text.contains("toolbridge.role=assistant")
+                    && text.contains("name me as the client's assistant"),
                 "{text}"
             );
             if named {

@@ -333,7 +333,7 @@ fn protocol_a25_registration_is_acknowledged_with_its_count_and_replaces_the_pre
     world.run(4 * SECOND);
     assert!(world.settled("a", key).is_none());
     world.run(2 * SECOND);
-    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { owner })) if *owner == "phone"));
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { owner, .. })) if *owner == "phone"));
     assert!(world.session("a").tools().is_empty());
 }
 

@@ -72,7 +72,7 @@ fn sec_i1_forged_results_acknowledgements_and_progress_are_foreign() {
 }
 
 #[test]
-fn sec_i2_only_the_bound_assistant_may_call_and_replies_to_others_are_rare() {
+fn sec_i2_only_the_bound_assistant_may_call_and_replies_to_others_are_limited() {
     let mut world = World::pair(&["t"]);
     world.stranger("x");
     let sid = world.sid();
@@ -96,14 +96,19 @@ fn sec_i2_only_the_bound_assistant_may_call_and_replies_to_others_are_rare() {
     }
     assert!(world.ends["phone"].jobs.is_empty());
     assert!(world.session("a").tools().iter().all(|offer| offer.owner == "phone"));
-    assert_eq!(
-        world.received("x", Kind::TOOL_USE_RESULT).len(),
-        1,
-        "`permission_denied` is sent once a minute"
-    );
-    assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), 1);
+    assert_eq!(world.received("x", Kind::TOOL_USE_RESULT).len(), 30, "each call learns that nothing ran");
+    assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), 30);
     assert_eq!(world.received("x", Kind::TOOLS_REGISTER_ACK).len(), 1, "the refusal is sent once a minute");
-    assert!(world.ends["x"].inbox.len() <= 2);
+    assert_eq!(world.ends["x"].inbox.len(), 31);
+    for n in 0..200 {
+        let request = Message::ToolUseRequest(plain_request(&format!("s{n}"), "t"));
+        for who in ["x", "b"] {
+            world.send(who, &["phone"], &none, &request);
+        }
+    }
+    world.run(SECOND);
+    assert_eq!(world.received("x", Kind::TOOL_USE_RESULT).len(), 30 + 50, "50 refusals in a second");
+    assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), 30 + 50);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert!(world.count("phone", "no_sender") >= 180);
     world.handle("phone", |_| Some(Ok(value(1))));
@@ -454,7 +459,8 @@ fn flood_from_a_stranger_only_counts() {
         }
     }
     let after = (world.count("a", "frames_out"), world.count("phone", "frames_out"));
-    assert!(after.0 - before.0 <= 1 && after.1 - before.1 <= 1, "one reply is sent a minute");
+    assert!(after.0 - before.0 <= 1, "one refusal of the registration is sent a minute");
+    assert!(after.1 - before.1 <= 50, "50 requests are refused in a second");
     let last = (size(&world, "a"), size(&world, "phone"));
     assert!(last.0 < first.0 + 2_000 && last.1 < first.1 + 2_000, "{first:?} {last:?}");
 }

@@ -99,7 +99,7 @@ impl World<'_> {
         }
         let starts = it.id.as_ref().and_then(|id| self.ledger.starts.get(id))?;
         let gone = starts.iter().all(|start| !self.processes[start.process].alive);
-        // An instance that is bound to another assistant refuses resent requests once a minute only.
+        // Another instance, which lives, may have been asked again.
         let asked_again = it.id.as_ref().is_some_and(|id| {
             it.idempotent && self.ledger.was_delivered_to(id, |process| self.processes[process].alive)
         });

@@ -76,11 +76,11 @@ impl World<'_> {
             let text = format!("the stranger was sent {}", trace::show(frame));
             self.ledger.broken(Rule::Receivers, text);
         }
-        let denied = matches!(frame.kind(), Kind::TOOLS_REGISTER_ACK)
-            || matches!(frame.message(), Ok(Message::ToolUseResult(it)) if !it.success && self.is_denial(&it));
+        let denied = matches!(frame.kind(), Kind::TOOLS_REGISTER_ACK);
         // A packet of a participant that is not announced yet has no sender, so its denials cannot be counted.
         if denied && !from.sid().is_empty() && !self.ledger.denied.insert(from.sid().clone()) {
-            let text = format!("{} sends the stranger more than one denial per minute", from.identity());
+            let text =
+                format!("{} refuses the stranger's registration more than once a minute", from.identity());
             self.ledger.broken(Rule::Unauthorized, text);
         }
     }

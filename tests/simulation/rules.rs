@@ -102,7 +102,7 @@ fn outcome_name(error: &CallError) -> String {
         CallError::NotAllowed => "not_allowed".to_owned(),
         CallError::Timeout { .. } => "timeout".to_owned(),
         CallError::Lost { .. } => "lost".to_owned(),
-        CallError::Cancelled => "cancelled".to_owned(),
+        CallError::Cancelled | CallError::Unawaited => "cancelled".to_owned(),
         CallError::TooLarge { .. } => "too_large".to_owned(),
         CallError::TooManyOpen { .. } => "too_many_open".to_owned(),
         CallError::Busy { .. } => "busy".to_owned(),

@@ -164,11 +164,11 @@ impl From<&CoreCallError> for CallError {
                 it.limit = Some(millis(*limit));
                 "timeout"
             }
-            CoreCallError::Lost { owner } => {
+            CoreCallError::Lost { owner, .. } => {
                 it.owner = Some(text(owner));
                 "lost"
             }
-            CoreCallError::Cancelled => "cancelled",
+            CoreCallError::Cancelled | CoreCallError::Unawaited => "cancelled",
             CoreCallError::Detached => "detached",
             CoreCallError::TurnOver => "turn_over",
             CoreCallError::TooManyEqual { .. } => "too_many_equal",
@@ -210,7 +210,14 @@ impl From<&CoreCloseReason> for CloseReason {
             _ => (CloseKind::Closed, None),
         };
         let text = text.map(|text: &Arc<str>| text.as_ref().to_owned());
-        Self { kind, text, message: Some(reason.to_string()) }
+        let message = match reason {
+            // The core's own advice names a method of Rust.
+            CoreCloseReason::TokenExpired => {
+                "the connection was lost and the token has expired; join again with a new token".to_owned()
+            }
+            reason => reason.to_string(),
+        };
+        Self { kind, text, message: Some(message) }
     }
 }
 

@@ -74,7 +74,7 @@ impl fmt::Debug for Permission {
 async fn of_person(call: CallBuilder, prompt: PermissionPrompt) -> Decision {
     let answer = match call.await {
         Ok(answer) => answer,
-        Err(CallError::Cancelled | CallError::Detached | CallError::TurnOver) => {
+        Err(CallError::Cancelled | CallError::Unawaited | CallError::Detached | CallError::TurnOver) => {
             return Decision::Interrupted;
         }
         Err(error) => return nobody(error),

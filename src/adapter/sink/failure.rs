@@ -1,6 +1,6 @@
 //! Writes failures as a model reads them: what happened, and what to do, without names of participants.
 
-use crate::{CallError, ErrorCode, ToolError};
+use crate::{CallError, ErrorCode, ToolError, tools::LossCause};
 
 /// Added if the tool may have run.
 const MAY_HAVE_RUN: &str = "It may have run: find out before you call it again.";
@@ -24,8 +24,12 @@ pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
         CallError::Timeout { limit } => {
             format!("{tool:?} had no result within {} s. {MAY_HAVE_RUN}", limit.as_secs_f32())
         }
+        CallError::Lost { why: LossCause::Silent(_), .. } => {
+            format!("the app does not answer any more. {MAY_HAVE_RUN}")
+        }
         CallError::Lost { .. } => format!("the app disconnected before it answered. {MAY_HAVE_RUN}"),
         CallError::Cancelled => format!("the call was cancelled. {MAY_HAVE_RUN}"),
+        CallError::Unawaited => format!("{error}."),
         CallError::TooLarge { size, limit } => {
             nothing_ran(&format!("the arguments have {size} bytes; the limit is {limit}. Send less."))
         }
@@ -84,7 +88,7 @@ mod tests {
         for error in [
             CallError::Ambiguous { tool: "ring".into(), owners: vec!["planted".into()] },
             CallError::NotBound { tool: "ring".into(), clients: vec!["planted".into()] },
-            CallError::Lost { owner: "planted".into() },
+            CallError::Lost { owner: "planted".into(), why: LossCause::Restarted },
             CallError::Busy { owner: "planted".into(), limit: Some("planted".to_owned()) },
             CallError::Closed(CloseReason::Closed),
         ] {

@@ -7,7 +7,7 @@ use livekit_protocol::{
     UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
 };
 
-use super::{Key, Output, Rooms, limits, update};
+use super::{Key, MAX_NAME, Output, Room, Rooms, limits, update};
 use crate::dev_server::grant;
 use crate::transport::Lane;
 
@@ -28,6 +28,24 @@ impl Rooms {
     pub(in crate::dev_server) fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
         let rooms = self.rooms.values().map(|room| &room.info);
         rooms.filter(|info| names.is_empty() || names.contains(&info.name)).cloned().collect()
+    }
+
+    /// Returns the room with this name. If there is none, it creates one with this sid, at this time in milliseconds since
+    /// 1970, which closes when nobody joins it.
+    pub(in crate::dev_server) fn create_room(
+        &mut self,
+        now: Instant,
+        name: &str,
+        (sid, unix_ms): (String, i64),
+    ) -> Result<proto::Room, ServiceError> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(ServiceError::Invalid("the room's name must have 1 to 256 bytes"));
+        }
+        if !self.has_place_for(name) {
+            return Err(ServiceError::Invalid("the server has reached its limit of rooms"));
+        }
+        let room = self.rooms.entry(name.to_owned()).or_insert_with(|| Room::new(now, name, sid, unix_ms));
+        Ok(room.info.clone())
     }
 
     /// Returns the participants of a room, including hidden ones; none if the room does not exist.

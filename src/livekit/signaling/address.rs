@@ -7,6 +7,12 @@ use url::Url;
 use super::{host_lookup, proxy::Proxy};
 use crate::{livekit::error::ConnectError, net::host};
 
+/// How every token begins: the base64 of `{"`.
+const TOKEN_START: &str = "eyJ";
+
+/// The longest part of a host's name, in bytes (RFC 1035). A secret is often longer.
+const MAX_LABEL: usize = 63;
+
 /// A validated URL: `ws`, `wss`, `http` or `https`, without credentials and without a query.
 #[derive(Clone)]
 pub(crate) struct ServerUrl {
@@ -19,6 +25,15 @@ impl ServerUrl {
     /// Parses a URL.
     pub(crate) fn parse(text: &str) -> Result<Self, ConnectError> {
         let refuse = |text: String| ConnectError::Url { source: text.into() };
+        // Whoever swaps the two must not find the token in a log: neither as a host nor as a suggestion.
+        if text.contains(TOKEN_START) {
+            return Err(refuse(
+                "it contains a token; pass the address first, and the token separately".into(),
+            ));
+        }
+        if text.trim().is_empty() {
+            return Err(refuse("it is empty".into()));
+        }
         if let Some(meant) = without_scheme(text.trim()) {
             return Err(refuse(format!("it has no scheme (did you mean {meant}?)")));
         }
@@ -29,6 +44,9 @@ impl ServerUrl {
         let Some(host) = url.host_str().filter(|host| !host.is_empty()).map(str::to_owned) else {
             return Err(refuse("it has no host".into()));
         };
+        if host.split('.').any(|label| label.len() > MAX_LABEL) {
+            return Err(refuse("its host is longer than a host can be".into()));
+        }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(refuse("it contains a user name or password; LiveKit uses a token instead".into()));
         }
@@ -92,6 +110,7 @@ fn without_scheme(text: &str) -> Option<String> {
             && url.password().is_none()
             && url.query().is_none()
             && url.fragment().is_none()
+            && text.split(['.', ':', '/']).all(|part| part.len() <= MAX_LABEL)
     });
     let Some(host) = shown.and_then(Url::host) else { return Some("wss://HOST".into()) };
     let scheme = if host::is_local(&host) { "ws" } else { "wss" };
@@ -189,5 +208,25 @@ mod tests {
         ] {
             assert!(!refused(text).contains("hunter2"), "{text}");
         }
+    }
+
+    #[test]
+    fn token_in_place_of_the_address_is_refused_without_repeating_it() {
+        let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJwaG9uZSJ9.hunter2";
+        for text in [token.to_owned(), format!("wss://{token}"), format!("wss://sfu.example.com/{token}")] {
+            let refused = refused(&text);
+            assert!(refused.contains("it contains a token; pass the address first"), "{refused}");
+            assert!(!refused.contains("hunter2") && !refused.contains("eyJ"), "{refused}");
+        }
+        let secret = "a".repeat(64);
+        for text in [
+            secret.clone(),
+            format!("x.{secret}.c"),
+            format!("sfu.example.com/{secret}"),
+            format!("wss://{secret}"),
+        ] {
+            assert!(!refused(&text).contains(&secret), "{}", refused(&text));
+        }
+        assert!(refused(" ").contains("it is empty"));
     }
 }

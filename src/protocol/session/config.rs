@@ -356,7 +356,7 @@ pub struct Times {
     /// assistant runs the tool itself. Default: 2 s, which also suffices on the fast lane: its last retry is sent after
     /// 1.5 s.
     pub claim: Duration,
-    /// The interval between two refusals that are sent to a participant without rights. Default: 60 s.
+    /// The interval between two refusals of its registration that are sent to a participant without rights. Default: 60 s.
     pub denial: Duration,
 }
 

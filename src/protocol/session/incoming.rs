@@ -114,7 +114,7 @@ impl Incoming {
                 return self.take(core, inbound);
             }
             core.cx.complain(caller, Counter::Unauthorized);
-            if !inbound.is_broadcast() && core.peers.may_deny(&core.cx, caller) {
+            if !inbound.is_broadcast() && core.peers.may_answer_request(&core.cx, caller) {
                 self.deny(core, &inbound, may_be_bound);
             }
             return;
@@ -658,7 +658,17 @@ fn not_bound(core: &Core, caller: &Identity) -> Refusal {
             let caller = shown(caller.as_str());
             format!("this client does not accept {caller} as its assistant: {}", why.explain(&caller))
         }
-        None => "this client is bound to another assistant, or to none because there are several".to_owned(),
+        None => match core.peers.bound() {
+            Some(bound) => format!(
+                "this client is bound to another assistant, {}, and serves one at a time: close that one, or name {} as \
+                 the client's assistant",
+                shown(bound.as_str()),
+                shown(caller.as_str())
+            ),
+            None => "this client is bound to no assistant, because there are several: close the others, or name one \
+                     as the client's assistant"
+                .to_owned(),
+        },
     };
     Refusal::new(ErrorCode::PERMISSION_DENIED, text)
 }

@@ -44,7 +44,7 @@ use crate::{
         rpc::IS_BUILT,
     },
     sorted::SortedMap,
-    tool::{BargeIn, CallError, CallId, Execution, NotOffered, Tool, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, LossCause, NotOffered, Tool, ToolName},
     transport::{Identity, Peer, Sid},
     value::{EncodeError, Value},
 };
@@ -341,7 +341,8 @@ impl Outgoing {
     /// Handles the heartbeat timeout of a client.
     pub(super) fn handle_heartbeat_timeout(&mut self, core: &mut Core, id: &Identity) {
         tracing::info!(peer = %id, "heartbeat timed out");
-        self.lose_calls(core, id, |_| true);
+        let why = LossCause::Silent(core.cx.config.times.heartbeat);
+        self.lose_calls(core, id, why, |_| true);
         core.peers.withdraw_silent_client(&mut core.cx, id);
     }
 
@@ -543,11 +544,12 @@ impl Outgoing {
                 // asked.
                 (None, None) if same_join => {}
                 (None, Some(_)) if same_join => again.push(key), // the peer uses the handshake after all
-                _ => lost.push(key),
+                (Some(_), Some(_)) => lost.push((key, LossCause::Restarted)),
+                _ => lost.push((key, LossCause::Left)),
             }
         }
-        for key in lost {
-            self.lose_call(core, key, id);
+        for (key, why) in lost {
+            self.lose_call(core, key, id, why);
         }
         for key in again {
             self.ask_owner(core, key, id);
@@ -622,7 +624,10 @@ impl Outgoing {
         if full && call.asked().is_none() {
             return Err(CallError::TooManyOpen { open });
         }
-        let remote = core.peers.get(owner).ok_or_else(|| CallError::Lost { owner: owner.clone() })?;
+        let remote = core.peers.get(owner).ok_or_else(|| {
+            let (owner, why) = (owner.clone(), LossCause::Left);
+            CallError::Lost { owner, why }
+        })?;
         if let Some(reach) = remote.reach(&core.cx).filter(|reach| rpc::by_rpc(*reach)) {
             return self.send_by_rpc(core, call, owner, reach);
         }

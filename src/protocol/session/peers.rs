@@ -33,7 +33,6 @@ use super::{
     timers::Timer,
 };
 use crate::{
-    clock::Instant,
     protocol::frame::Kind,
     sorted::{SortedMap, SortedSet},
     transport::{Identity, Participant, Peer},
@@ -68,8 +67,8 @@ pub(super) struct Peers {
     last_rank: u64,
     /// The number of changes that may affect which participants can be called.
     changes: u64,
-    /// Client: when a call of the server was last refused.
-    server_denied_at: Option<Instant>,
+    /// Client: the calls of the server in the current second.
+    server_requests: Window,
 }
 
 impl Recipients for Peers {
@@ -191,7 +190,18 @@ impl Peers {
         self.remotes.get_mut(id).is_some_and(|remote| remote.limits.requests.admits(cx.now, limit))
     }
 
-    /// Returns whether a participant without rights may be sent another refusal now.
+    /// Returns whether one more request of a participant without rights is answered in this second. A caller must learn of
+    /// each call that nothing ran, so as many are answered as would be accepted of an assistant.
+    pub(super) fn may_answer_request(&mut self, cx: &Context, id: &Identity) -> bool {
+        self.admits_request(cx, id, cx.config.caps.requests.calls_per_second)
+    }
+
+    /// Returns whether one more call of the server itself is answered in this second.
+    pub(super) fn may_answer_server(&mut self, cx: &Context) -> bool {
+        self.server_requests.admits(cx.now, cx.config.caps.requests.calls_per_second)
+    }
+
+    /// Returns whether a participant without rights may be sent another refusal of its registration now.
     pub(super) fn may_deny(&mut self, cx: &Context, id: &Identity) -> bool {
         let (now, interval) = (cx.now, cx.config.times.denial);
         let Some(remote) = self.remotes.get_mut(id) else { return false };
@@ -199,16 +209,6 @@ impl Peers {
         let may = denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
         if may {
             *denied_at = Some(now);
-        }
-        may
-    }
-
-    /// Returns whether the server may be sent another refusal of a call of its own now.
-    pub(super) fn may_deny_server(&mut self, cx: &Context) -> bool {
-        let (now, interval) = (cx.now, cx.config.times.denial);
-        let may = self.server_denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
-        if may {
-            self.server_denied_at = Some(now);
         }
         may
     }

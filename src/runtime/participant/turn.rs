@@ -50,7 +50,7 @@ impl Turn {
     /// Ends the turn because the user interrupted: each open call settles at once, as its tool specifies.
     ///
     /// By default it is stopped and settles as [`Cancelled`](crate::CallError::Cancelled). With
-    /// [`Finish`](crate::BargeIn::Finish) it settles in the same way and the tool continues unobserved. With
+    /// [`Finish`](crate::BargeIn::Finish) it settles as [`Unawaited`](crate::CallError::Unawaited) and the tool continues. With
     /// [`Report`](crate::BargeIn::Report) it settles as [`Detached`](crate::CallError::Detached), and
     /// [`Assistant::late_results`] returns its result. Further calls of this turn are refused.
     pub fn barge_in(&self) {

@@ -17,7 +17,7 @@ use crate::{
             timers::Timer,
         },
     },
-    tool::{CallError, ErrorCode, StopReason, ToolError},
+    tool::{CallError, ErrorCode, LossCause, StopReason, ToolError},
     transport::{CloseReason, ConnectionState, Identity, Participant, Peer},
 };
 
@@ -266,7 +266,7 @@ impl Exchange {
         // First, because nothing is sent to a peer that has left. Otherwise the calls and jobs that end below
         // would each send it a stop or a result.
         peers.part(cx, delivery, id);
-        self.outgoing.lose_calls(core, id, |_| true);
+        self.outgoing.lose_calls(core, id, LossCause::Left, |_| true);
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
         self.incoming.acknowledge_all(core, id);
@@ -323,7 +323,7 @@ impl Exchange {
             core.peers.clear(); // no peer can be reached
         }
         let close = |owner: Option<Identity>| match owner {
-            Some(owner) if !is_orderly => CallError::Lost { owner },
+            Some(owner) if !is_orderly => CallError::Lost { owner, why: LossCause::Disconnected },
             _ => CallError::Closed(reason.clone()),
         };
         self.outgoing.close(core, close);

@@ -144,7 +144,7 @@ impl Exchange {
         if from.sid().is_empty() && from.identity().as_str() == call.id {
             // A call of the server itself (`PerformRpc`), which takes only the response.
             core.cx.complain(None, Counter::Unauthorized);
-            if core.peers.may_deny_server(&core.cx) {
+            if core.peers.may_answer_server(&core.cx) {
                 respond(core, &call, Err(rpc::unsupported(&call.method)));
             }
             return;
@@ -172,7 +172,7 @@ impl Exchange {
         core.peers.note_packet(&core.cx, id);
         if call.is_reserved() || !self.may_call(core, id) {
             core.cx.complain(id, Counter::Unauthorized);
-            if core.peers.may_deny(&core.cx, id) {
+            if core.peers.may_answer_request(&core.cx, id) {
                 // SDKs ignore a response without an acknowledgement.
                 acknowledge(core, call);
                 respond(core, call, Err(rpc::unsupported(&call.method)));

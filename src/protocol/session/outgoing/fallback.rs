@@ -14,7 +14,7 @@ use crate::{
         frame::{Acknowledgement, Message},
         session::codec::Received,
     },
-    tool::{CallError, CallId, Execution, StopReason, ToolName},
+    tool::{CallError, CallId, Execution, LossCause, StopReason, ToolName},
     transport::Identity,
     value::Value,
 };
@@ -133,11 +133,11 @@ impl Outgoing {
     }
 
     /// Handles the loss of a call's owner. The call is lost unless its tool cannot have started.
-    pub(super) fn lose_call(&mut self, core: &mut Core, key: CallKey, owner: &Identity) {
+    pub(super) fn lose_call(&mut self, core: &mut Core, key: CallKey, owner: &Identity, why: LossCause) {
         if self.may_run_instead(key, Fallback::UntilClaimed) {
             return self.run_instead(core, key, &Instead::Withdrawn);
         }
-        self.settle_call(core, key, Err(CallError::Lost { owner: owner.clone() }));
+        self.settle_call(core, key, Err(CallError::Lost { owner: owner.clone(), why }));
     }
 
     /// Runs a call that its owner declined. Returns false if the owner's answer is the call's outcome.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{Call, Core, Outgoing, Timer};
-use crate::{protocol::session::recipients::Feature, transport::Identity};
+use crate::{protocol::session::recipients::Feature, tool::LossCause, transport::Identity};
 
 /// The interval between two checks of an owner that is pinged.
 const ROUND: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ impl Outgoing {
             // on, because before it the owner had nothing to send.
             let is_lost = is_here && now.saturating_duration_since(heard.max(*asked)) >= patience;
             if is_lost {
-                self.lose_call(core, *key, owner);
+                self.lose_call(core, *key, owner, LossCause::Silent(patience));
             }
             !is_lost
         });

@@ -13,7 +13,9 @@ use crate::{
             codec::{NOTHING_RAN, Received},
         },
     },
-    tool::{CallError, CallId, ErrorCode, NotOffered, Progress, StopReason, Tool, ToolError, ToolName},
+    tool::{
+        CallError, CallId, ErrorCode, LossCause, NotOffered, Progress, StopReason, Tool, ToolError, ToolName,
+    },
     transport::Identity,
     value::{Value, prefix},
 };
@@ -99,7 +101,7 @@ impl Outgoing {
                 core.delivery.stop_repeating(id, asked.stanza);
             }
             if matches!(error.code, 301 | 304) {
-                let lost = Err(CallError::Lost { owner: id.clone() });
+                let lost = Err(CallError::Lost { owner: id.clone(), why: LossCause::Refused });
                 if !self.run_declined_call(core, key, &lost) {
                     self.settle_by_owner(core, key, lost);
                 }
@@ -224,7 +226,7 @@ impl Outgoing {
     pub(in crate::protocol::session) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
         let here = core.peers.get(id).and_then(|remote| remote.sid()).cloned();
         // An owner that was called by RPC keeps its requests when it joins again: LiveKit's SDKs do.
-        self.lose_calls(core, id, |asked| match asked.rpc {
+        self.lose_calls(core, id, LossCause::Left, |asked| match asked.rpc {
             Some(_) => here.is_none(),
             None => Some(&asked.sid) != here.as_ref(),
         });
@@ -271,13 +273,14 @@ impl Outgoing {
         &mut self,
         core: &mut Core,
         id: &Identity,
+        why: LossCause,
         which: impl Fn(&Asked) -> bool,
     ) {
         let is_it = |call: &Call| call.asked().is_some_and(&which);
         let lost: Vec<_> =
             self.calls.of_owner(id).filter(|(_, call)| is_it(call)).map(|(key, _)| key).collect();
         for key in lost {
-            self.lose_call(core, key, id);
+            self.lose_call(core, key, id, why);
         }
     }
 
@@ -348,7 +351,9 @@ pub(crate) fn peer_error(core: &mut Core, id: &Identity, error: ErrorMessage) {
 fn unproven(error: CallError, asked_before: Option<&Identity>) -> CallError {
     match (error, asked_before) {
         (CallError::Tool(error), Some(_)) => CallError::Tool(error.of_begun(true)),
-        (error, Some(owner)) if !error.may_have_run() => CallError::Lost { owner: owner.clone() },
+        (error, Some(owner)) if !error.may_have_run() => {
+            CallError::Lost { owner: owner.clone(), why: LossCause::Restarted }
+        }
         (error, _) => error,
     }
 }
@@ -385,7 +390,7 @@ fn read_result(result: &ToolUseResult, call: &Call, owner: &Identity) -> Result<
         "busy" if !began => {
             CallError::Busy { owner: owner.clone(), limit: reached_limit(result.error_message.as_deref()) }
         }
-        "lost" => CallError::Lost { owner: owner.clone() },
+        "lost" => CallError::Lost { owner: owner.clone(), why: LossCause::Reported },
         _ => {
             let message = result.error_message.as_deref().unwrap_or(ToolError::LOCAL_MESSAGE);
             let error = ToolError::new(code, message).of_begun(began);

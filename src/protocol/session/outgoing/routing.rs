@@ -7,7 +7,7 @@ use super::{
     rpc::by_rpc,
 };
 use crate::{
-    tool::{CallError, ToolName},
+    tool::{CallError, LossCause, ToolName},
     transport::Identity,
 };
 
@@ -109,7 +109,7 @@ impl Outgoing {
                 return core.cx.set_timer(Timer::OwnerWait(key), left);
             }
             let error = match call.earlier.last() {
-                Some(owner) => CallError::Lost { owner: owner.clone() },
+                Some(owner) => CallError::Lost { owner: owner.clone(), why: LossCause::Restarted },
                 None => self.no_owner_error(core, call),
             };
             self.settle_call(core, key, Err(error));

@@ -16,7 +16,7 @@ use crate::{
             peers::Remote,
         },
     },
-    tool::{CallError, CallId, NotOffered, Reach, ToolError},
+    tool::{CallError, CallId, LossCause, NotOffered, Reach, ToolError},
     transport::{Identity, Packet, RPC_REQUEST_TOPIC, RpcError, RpcMessage, RpcRequest},
     value::Value,
 };
@@ -186,7 +186,7 @@ impl Outgoing {
         open.retain(|(key, since)| {
             let is_lost = now.saturating_duration_since(*since) >= patience;
             if is_lost {
-                self.lose_call(core, *key, owner);
+                self.lose_call(core, *key, owner, LossCause::Silent(patience));
             }
             !is_lost
         });
@@ -261,6 +261,6 @@ fn read_outcome(core: &Core, call: &Call, owner: &Identity, outcome: RpcOutcome)
             CallError::TooLarge { size, limit: rpc::MAX_PAYLOAD }
         }
         Reply::Timeout => CallError::Timeout { limit: call.budget.limit },
-        Reply::Lost => CallError::Lost { owner: owner.clone() },
+        Reply::Lost => CallError::Lost { owner: owner.clone(), why: LossCause::Left },
     })
 }

@@ -179,7 +179,7 @@ impl Outgoing {
         for (key, rule) in open {
             match rule {
                 BargeIn::Cancel => self.cancel_call(core, key, StopReason::BargeIn),
-                BargeIn::Finish => self.leave_running(core, key, rule, CallError::Cancelled),
+                BargeIn::Finish => self.leave_running(core, key, rule, CallError::Unawaited),
                 BargeIn::Report => self.leave_running(core, key, rule, CallError::Detached),
             }
         }

@@ -231,12 +231,14 @@ impl std::fmt::Display for Unaccepted {
                 write!(f, "{from} is not accepted as the assistant: {}", why.explain(&from))
             }
             Self::NoAssistant { here } => {
-                let name = here.first().map_or_else(String::new, |name| shown(name.as_str()));
+                let name = here
+                    .first()
+                    .map_or_else(String::new, |name| format!(", such as {}", shown(name.as_str())));
                 write!(
                     f,
                     "no participant in the room may be the assistant (present: {}); the assistant's token needs the \
-                     kind agent or the attribute {ROLE_ATTRIBUTE}=assistant, or name it with \
-                     .assistant(\"{name}\")",
+                     kind agent or the attribute {ROLE_ATTRIBUTE}=assistant, or name it as this client's \
+                     assistant{name}",
                     list(here, 0)
                 )
             }

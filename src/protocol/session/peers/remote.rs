@@ -189,7 +189,7 @@ pub(super) struct RateLimits {
     pub(super) requests: Window,
     /// The refusals of streams sent in the current second.
     pub(super) streams: Window,
-    /// When it was last sent a refusal because it has no rights.
+    /// When it was last sent a refusal of its registration because it has no rights.
     pub(super) denied_at: Option<Instant>,
     /// When it was last sent a report of a malformed frame.
     pub(super) corrected_at: Option<Instant>,
