@@ -174,7 +174,7 @@ async fn client_called_by_rpc_is_recorded_read_and_replayed() {
         ("nine", "agent", 2, "echo", "ok"),
         ("ten", "agent", 2, "slow", "ok"),
         ("one", "stranger", 1, "battery", "unknown_tool"),
-        ("two", "stranger", 1, "battery", "open"),
+        ("two", "stranger", 1, "battery", "unknown_tool"),
         ("one", "service", 1, "battery", "ok"),
     ] {
         let call = by(id, caller);
@@ -191,7 +191,7 @@ async fn client_called_by_rpc_is_recorded_read_and_replayed() {
     let broken: Vec<_> = check(all.clone()).findings.into_iter().map(|it| (it.rule, it.who)).collect();
     assert_eq!(broken, [("request-changed".to_owned(), Some("agent".into()))]);
     let info = info(all.clone());
-    assert_eq!((info.frames["RpcRequest"], info.frames["RpcAck"], info.frames["RpcResponse"]), (15, 14, 14));
+    assert_eq!((info.frames["RpcRequest"], info.frames["RpcAck"], info.frames["RpcResponse"]), (15, 15, 15));
     assert!(!all.iter().any(|it| is_rpc(it) && entry_text(it, None).contains("malformed")));
     let report = Replay::dry(all).unwrap();
     assert!(report.is_same(), "{report}");
