@@ -40,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         dropping_a_call_stops_the_function,
         timeout_names_its_milliseconds_and_stops_the_function,
         tool_without_an_owner_is_unknown,
-        second_assistant_is_denied_once,
+        each_call_of_a_second_assistant_is_denied,
         two_candidates_and_none_configured_bind_none,
         participant_without_permission_to_send_gets_the_reason,
         client_with_an_ordinary_token_is_called,
@@ -336,7 +336,7 @@ async fn tool_without_an_owner_is_unknown() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn second_assistant_is_denied_once() -> anyhow::Result<()> {
+async fn each_call_of_a_second_assistant_is_denied() -> anyhow::Result<()> {
     let server = shared()?;
     let phone = client(&server, "second", "phone", Client::builder().tool("double", "", double)).await?;
     let mut events = phone.events();
@@ -346,19 +346,19 @@ async fn second_assistant_is_denied_once() -> anyhow::Result<()> {
 
     // It can be called for an echo without having registered anything.
     let two = assistant(&server, "second", "two", Assistant::builder().client("phone")).await?;
-    match two.call("bridge.echo", json!({"n": 1})).to("phone").await {
-        Err(CallError::Tool(error)) => {
-            ensure!(error.code() == ErrorCode::PERMISSION_DENIED, "{error:?}");
+    for _ in 0..2 {
+        match two.call("bridge.echo", json!({"n": 1})).to("phone").await {
+            Err(CallError::Tool(error)) => {
+                ensure!(error.code() == ErrorCode::PERMISSION_DENIED, "{error:?}");
+            }
+            other => bail!("{other:?}"),
         }
-        other => bail!("{other:?}"),
     }
     event(&mut events, "the complaint", |event| match event {
         Event::Violation { by: Some(by), .. } if by == "two" => Some(()),
         _ => None,
     })
     .await?;
-    let again = two.call("bridge.echo", json!({})).to("phone").timeout(Duration::from_millis(500)).await;
-    ensure!(matches!(again, Err(CallError::Timeout { .. })), "{again:?}");
     ensure!(
         one.call("double", json!({"n": 2})).await?.decode::<u64>()? == 4,
         "the first assistant is no longer bound"
