@@ -26,6 +26,9 @@ macro_rules! with {
     }};
 }
 
+/// How many requests of a participant without rights are refused in a second (`wire.md`, section 4.1). The rest gets no answer.
+const REFUSED: usize = 50;
+
 /// Frames of each kind.
 const FLOOD: usize = 20_000;
 
@@ -152,7 +155,7 @@ fn sec_r1_flood_from_a_stranger_leaves_memory_flat() {
                 }
                 answers
             };
-            flood(session, 10);
+            flood(session, REFUSED);
             let frames_in = session.stats().count(Counter::FramesIn);
             let mut answers = 0;
             let cost = measure(|| answers = flood(session, FLOOD));
