@@ -120,7 +120,7 @@ async def test_sec_i1_forged_results_claims_and_progress_settle_no_call() -> Non
 
 
 @in_loop
-async def test_sec_i2_only_the_bound_assistant_calls_and_replies_to_others_are_rare() -> None:
+async def test_sec_i2_only_the_bound_assistant_calls_and_each_call_of_others_is_refused() -> None:
     async with Attack() as attack:
         ends = attack.ends
         second = FakeRoom(ends.memory, "second", "assistant", kind=4)
@@ -141,9 +141,12 @@ async def test_sec_i2_only_the_bound_assistant_calls_and_replies_to_others_are_r
         await until(lambda: ends.app.stats().get("unauthorized", 0) >= 2 * rounds)
         assert attack.runs == ["agent"]
         for identity in ("x", "second"):
-            await until(lambda: any(it["type"] == frames.RESULT for it in attack.replies(identity)))
-            refusals = [it for it in attack.replies(identity) if it["type"] == frames.RESULT]
-            assert [it["body"]["errorCode"] for it in refusals] == ["permission_denied"], attack.replies(identity)
+
+            def codes(identity: str = identity) -> list[str]:
+                return [it["body"]["errorCode"] for it in attack.replies(identity) if it["type"] == frames.RESULT]
+
+            await until(lambda: len(codes()) == rounds)
+            assert set(codes()) == {"permission_denied"}, attack.replies(identity)
         assert ends.app.assistant == "agent"
         assert ends.app.stats()["unannounced_senders"] == 3 * rounds
         assert [packet for packet in ends.memory.sent if packet["to"] == []] == broadcasts

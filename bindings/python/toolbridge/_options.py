@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -53,7 +51,7 @@ def check_choice(where: str, value: object, choices: tuple[str, ...]) -> None:
 
 def check_seconds(where: str, seconds: Any, *, may_be_zero: bool = False) -> None:
     """Raises ``TypeError`` or ``ValueError`` if this is no number of seconds that a limit can have."""
-    if not isinstance(seconds, numbers.Real) or isinstance(seconds, bool):
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise TypeError(f"{where} must be a number of seconds, not {type(seconds).__name__}")
     value = float(seconds)
     if not math.isfinite(value) or value > _LONGEST or value < 0 or (value == 0 and not may_be_zero):
@@ -75,6 +73,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     # As JavaScript writes it, too: `readOnly`.
     snake = "".join(f"_{it.lower()}" if it.isupper() else it for it in name)
+    import difflib  # only for this error: it takes time at the start of a program
+
     meant = [snake] if snake in names else difflib.get_close_matches(snake, names, 1)
     hint = f' (did you mean "{meant[0]}"?)' if meant else ""
     return f'there is no {what} "{name}"{hint}; the {what}s are {", ".join(names)}'
