@@ -276,11 +276,7 @@ impl Exchange {
                 core.cx.complain(id, Counter::NotPermitted)
             }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
-            Message::Acknowledgement(it) => {
-                if let Some(stanza) = self.incoming.handle_acknowledgement(core, id, &it) {
-                    self.outgoing.stop_request_acknowledged(stanza);
-                }
-            }
+            Message::Acknowledgement(it) => self.acknowledged_by_assistant(core, id, &it),
             Message::ToolsRegisterAck(answer) => {
                 core.peers.handle_registration_answer(&mut core.cx, id, answer);
             }
@@ -318,9 +314,14 @@ impl Exchange {
             delivery.lane_carried(cx, id, stanza, held, received.lane);
             note_arrival(core, id, stanza);
             let it = Acknowledgement { acknowledged_stanza_id: Some(stanza), ..Acknowledgement::default() };
-            if let Some(stanza) = self.incoming.handle_acknowledgement(core, id, &it) {
-                self.outgoing.stop_request_acknowledged(stanza);
-            }
+            self.acknowledged_by_assistant(core, id, &it);
+        }
+    }
+
+    /// Handles an acknowledgement of a frame that this client has sent.
+    fn acknowledged_by_assistant(&mut self, core: &mut Core, id: &Identity, it: &Acknowledgement) {
+        if let Some(stanza) = self.incoming.handle_acknowledgement(core, id, it) {
+            self.outgoing.stop_request_acknowledged(stanza);
         }
     }
 
