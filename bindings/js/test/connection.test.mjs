@@ -342,6 +342,25 @@ test('participant that closes in a listener says goodbye', async (t) => {
   await atOnce(assert.rejects(bot.call('echo', { a: 1 }), Lost));
 });
 
+test('closed participants leave no timer, which would keep a program from ending', async (t) => {
+  const timers = () => process.getActiveResourcesInfo().filter((resource) => resource === 'Timeout').length;
+  const before = timers();
+  const stop = new Set();
+  const slow = tool({ description: 'x', execute: (_, { signal }) => new Promise((end) => signal.addEventListener('abort', () => stop.add(end))) });
+  const { phone, agent, app, bot } = ends(t, { tools: { echo, slow } });
+  phone.connect();
+  agent.connect();
+  await bot.ready('phone');
+  await bot.call('echo', {}, { timeout: 600_000 });
+  const [call] = [assert.rejects(bot.call('slow', {}, { timeout: 600_000 })), await next(bot, 'progress')];
+  await Promise.all([app.close(), bot.close()]);
+  await call;
+  assert.equal(timers(), before + 1); // the time to clean up
+  for (const end of stop) end();
+  await new Promise(setImmediate);
+  assert.equal(timers(), before);
+});
+
 test('timers of a hidden page, which fire once a second, do no harm', async (t) => {
   const own = globalThis.setTimeout;
   t.after(() => (globalThis.setTimeout = own));

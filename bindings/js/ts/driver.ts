@@ -1,4 +1,5 @@
 /** Drives one participant of toolbridge in a room: its sessions of the core, one after the other, and what they need. */
+import { Alarms } from './alarms.js';
 import type { CloseReason, CoreCallError, CoreClass, CoreEvent, CoreTool, LoadCore, Output, Reply, Select, Transmit } from './core.js';
 import { textOf } from './core-errors.js';
 import { eventName, type Emitter, type Events } from './events.js';
@@ -32,6 +33,7 @@ export class Driver {
   readonly #port: RoomPort;
   readonly #options: DriverOptions;
   readonly #emitter: Emitter;
+  readonly #alarms = new Alarms();
   readonly #runner: SessionRunner;
   readonly #view: RoomView;
   readonly #inbox: Inbox;
@@ -57,7 +59,7 @@ export class Driver {
     this.#emitter = emitter;
     this.#options = options;
     const warn = (message: string) => emitter.emit('warning', { message });
-    const runner = new SessionRunner({
+    const runner = new SessionRunner(this.#alarms, {
       output: (output) => this.#carryOut(output),
       backlog: () => this.#queue.takeBacklog(),
       drained: () => this.#notifyWatchers(),
@@ -83,7 +85,7 @@ export class Driver {
     this.#inbox = new Inbox(port, runner, this.#view, warn, (name) => (this.#counters[name] = (this.#counters[name] ?? 0) + 1));
     this.#calls = new OpenCalls(runner);
     const reports = new JobReports(runner);
-    this.#executor = new Executor(reports, options.caps, (tool, error) => emitter.toolThrew(tool, error), warn);
+    this.#executor = new Executor(this.#alarms, reports, options.caps, (tool, error) => emitter.toolThrew(tool, error), warn);
     this.#questions = new Questions(options.consent, {
       check: (ask) => this.#executor.check(ask),
       refused: (key, error) => reports.settle(key, { error }),
@@ -284,6 +286,7 @@ export class Driver {
   #end(reason: CloseReason): void {
     this.#executor.abortAll('leaving');
     this.#questions.withdrawAll('leaving');
+    this.#alarms.close();
     this.#calls.loseAll(reason.text ?? 'this participant has left the room');
     this.#view.end();
     this.#emitter.emit('closed', { reason });

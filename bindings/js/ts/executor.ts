@@ -1,4 +1,5 @@
 /** Runs the calls of tools: a limited number at once, each within its time limit, each with exactly one outcome. */
+import type { Alarm, Alarms } from './alarms.js';
 import type { Ask, Execute, StopReason } from './core.js';
 import { ToolError } from './errors.js';
 import { toJsonText, type JsonObject } from './json.js';
@@ -17,9 +18,6 @@ const BLOCKED = 4_000;
 
 /** The message for the caller if a tool threw something that is not a {@link ToolError}. */
 const LOCAL_MESSAGE = 'the tool failed';
-
-/** The longest delay that timers take, in milliseconds: 2^31 − 1. */
-export const LONGEST_DELAY = 2_147_483_647;
 
 /** The reason of a stopped tool's signal. */
 export class Stopped extends Error {
@@ -63,7 +61,8 @@ interface Job {
   /** Performance time in milliseconds. */
   readonly deadline: number;
   readonly controller: AbortController;
-  timer: ReturnType<typeof setTimeout> | undefined;
+  /** Ends its wait for a place, its time, or its time to clean up. */
+  alarm: Alarm | undefined;
   /** Whether its outcome was reported. */
   isSettled: boolean;
   /** Whether it takes one of the places. */
@@ -71,6 +70,7 @@ interface Job {
 }
 
 export class Executor {
+  readonly #alarms: Alarms;
   readonly #reports: Reports;
   readonly #threw: (tool: string, error: unknown) => void;
   readonly #warn: (message: string) => void;
@@ -82,7 +82,14 @@ export class Executor {
   tools: ReadonlyMap<string, NamedTool> = new Map();
 
   /** `threw` gets each exception whose text the caller does not see, and the name of its tool. */
-  constructor(reports: Reports, caps: Readonly<Record<string, number>> = {}, threw: (tool: string, error: unknown) => void, warn: (message: string) => void) {
+  constructor(
+    alarms: Alarms,
+    reports: Reports,
+    caps: Readonly<Record<string, number>> = {},
+    threw: (tool: string, error: unknown) => void,
+    warn: (message: string) => void,
+  ) {
+    this.#alarms = alarms;
     this.#reports = reports;
     this.#warn = warn;
     this.#threw = threw;
@@ -112,12 +119,12 @@ export class Executor {
       return this.#reports.settle(execute.key, { error: { code: 'busy', message } });
     }
     const controller = new AbortController();
-    const job: Job = { execute, tool, deadline, controller, timer: undefined, isSettled: false, isRunning: false };
+    const job: Job = { execute, tool, deadline, controller, alarm: undefined, isSettled: false, isRunning: false };
     this.#jobs.set(execute.key, job);
     if (this.#running < this.#mostRunning) this.#begin(job);
     else {
       this.#waiting.push(job);
-      this.#setTimer(job, deadline - performance.now(), () => {
+      this.#setAlarm(job, deadline, () => {
         const message = `the call did not start within ${execute.limit} ms because too many others were running; nothing ran`;
         this.#leaveQueue(job);
         this.#settle(job, { error: { code: 'timeout', message } });
@@ -150,7 +157,7 @@ export class Executor {
   #begin(job: Job): void {
     job.isRunning = true;
     this.#running += 1;
-    clearTimeout(job.timer);
+    this.#alarms.cancel(job.alarm);
     void this.#run(job).finally(() => this.#end(job));
   }
 
@@ -158,7 +165,7 @@ export class Executor {
   #end(job: Job): void {
     if (!job.isRunning) return;
     job.isRunning = false;
-    clearTimeout(job.timer);
+    this.#alarms.cancel(job.alarm);
     if (this.#jobs.get(job.execute.key) === job) this.#jobs.delete(job.execute.key);
     this.#running -= 1;
     const next = this.#waiting.shift();
@@ -171,7 +178,7 @@ export class Executor {
     const own = tool.core.timeout;
     const ownEnd = own === undefined ? Infinity : performance.now() + own;
     const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limit, job.deadline];
-    this.#setTimer(job, end - performance.now(), () => {
+    this.#setAlarm(job, end, () => {
       const message = `the tool took longer than its limit of ${limit} ms`;
       // The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
       this.#settle(job, { error: { code: 'timeout', message } });
@@ -223,7 +230,7 @@ export class Executor {
   /** Stops a running job; its place is free, and `then` is called, when it has ended or its time to clean up is over. */
   #stop(job: Job, reason: StopReason, then: () => void): void {
     const grace = job.tool.core.cancel_grace ?? DEFAULT_CANCEL_GRACE;
-    this.#setTimer(job, grace, () => {
+    this.#setAlarm(job, performance.now() + grace, () => {
       then();
       this.#end(job);
     });
@@ -238,14 +245,14 @@ export class Executor {
   }
 
   #leaveQueue(job: Job): void {
-    clearTimeout(job.timer);
+    this.#alarms.cancel(job.alarm);
     const at = this.#waiting.indexOf(job);
     if (at >= 0) this.#waiting.splice(at, 1);
   }
 
-  #setTimer(job: Job, delay: number, then: () => void): void {
-    clearTimeout(job.timer);
-    job.timer = setTimeout(then, Math.min(Math.max(delay, 0), LONGEST_DELAY));
+  #setAlarm(job: Job, at: number, then: () => void): void {
+    this.#alarms.cancel(job.alarm);
+    job.alarm = this.#alarms.set(at, then);
   }
 }
 

@@ -1,7 +1,7 @@
 /** Runs a session of the core: passes inputs with their time, carries out the outputs in order, and keeps the timer. */
+import type { Alarm, Alarms } from './alarms.js';
 import type { CoreClass, CoreSession, Output, Reply } from './core.js';
 import { isInputError, textOf } from './core-errors.js';
-import { LONGEST_DELAY } from './executor.js';
 import { joinJson, type Json } from './json.js';
 
 /** A question to the session. */
@@ -27,18 +27,17 @@ export interface RunnerOwner {
 }
 
 export class SessionRunner {
+  readonly #alarms: Alarms;
   readonly #owner: RunnerOwner;
   #session: CoreSession | undefined;
   /** Performance time of the session's zero point. */
   #zero = 0;
   #isDraining = false;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  /** When the session is due, since zero. */
-  #due: number | undefined;
-  /** When the timer fires, since zero: when the session is due, or earlier. */
-  #fires: number | undefined;
+  /** When the session is due. */
+  #alarm: Alarm | undefined;
 
-  constructor(owner: RunnerOwner) {
+  constructor(alarms: Alarms, owner: RunnerOwner) {
+    this.#alarms = alarms;
     this.#owner = owner;
   }
 
@@ -112,7 +111,7 @@ export class SessionRunner {
     } finally {
       this.#isDraining = false;
     }
-    this.#setTimer();
+    this.#setAlarm();
     this.#owner.drained();
   }
 
@@ -130,8 +129,8 @@ export class SessionRunner {
 
   #carryOut(): void {
     // A flood of packets does not delay timers.
-    if (this.#due !== undefined && this.#due <= this.#now()) {
-      this.#due = undefined;
+    if (this.#alarm !== undefined && this.#alarm.at <= performance.now()) {
+      this.#clearAlarm();
       this.passOnly({ type: 'timeout' });
     }
     for (;;) {
@@ -154,23 +153,22 @@ export class SessionRunner {
     return session === undefined ? undefined : this.#guard(() => session.nextOutput());
   }
 
-  #setTimer(): void {
+  #setAlarm(): void {
     const session = this.#session;
     const due = session === undefined ? undefined : this.#guard(() => session.nextDeadline());
-    this.#due = due;
-    // A timer that fires too early is cheaper than a new one for each packet.
-    if (due === undefined || (this.#fires !== undefined && this.#fires <= due)) return;
-    clearTimeout(this.#timer);
-    this.#fires = due;
-    // Timers fire up to a millisecond early; one that is late, as in a hidden page, does no harm.
-    const delay = Math.min(Math.max(Math.ceil(this.until(due)), 0), LONGEST_DELAY);
-    this.#timer = setTimeout(() => {
-      this.#fires = undefined;
-      if (this.#due === undefined) return;
-      if (this.#due > this.#now()) return this.#setTimer();
-      this.#due = undefined;
+    const at = due === undefined ? undefined : this.performanceTime(due);
+    if (at === this.#alarm?.at) return;
+    this.#clearAlarm();
+    if (at === undefined) return;
+    this.#alarm = this.#alarms.set(at, () => {
+      this.#alarm = undefined;
       this.pass({ type: 'timeout' });
-    }, delay);
+    });
+  }
+
+  #clearAlarm(): void {
+    this.#alarms.cancel(this.#alarm);
+    this.#alarm = undefined;
   }
 
   #now(): number {
@@ -194,7 +192,6 @@ export class SessionRunner {
 
   #forget(): void {
     this.#session = undefined;
-    clearTimeout(this.#timer);
-    this.#due = this.#fires = undefined;
+    this.#clearAlarm();
   }
 }
