@@ -664,11 +664,22 @@ macro_rules! messages {
         }
 
         impl $name {
+            /// The names of all variants.
+            #[allow(dead_code, reason = "only those of events are looked up")]
+            pub(crate) const NAMES: &'static [&'static str] = &[$($text),*];
+
+            /// Returns the variant's name.
+            pub(crate) fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => $text,)*
+                }
+            }
+
             /// Writes the name and the fields.
             pub(crate) fn write_fields(&self, out: &mut $crate::form::Writer) {
+                out.named($tag, self.name());
                 match self {
                     $(Self::$variant { $($field,)* } => {
-                        out.named($tag, $text);
                         $($crate::form::Write::write_field($field, stringify!($field), out);)*
                     })*
                 }

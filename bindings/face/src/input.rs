@@ -265,6 +265,11 @@ messages! {
             /// The client.
             identity: String,
         },
+        /// Names the events that are outputs from now on. Before, all are.
+        Listen = "listen" {
+            /// Their names.
+            events: Vec<String>,
+        },
         /// Refuses new requests.
         Drain = "drain" {},
         /// Leaves the room.

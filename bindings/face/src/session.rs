@@ -32,6 +32,8 @@ pub struct Session {
     clock: Clock,
     /// A larger packet is sent as a byte stream, in bytes.
     max_packet: usize,
+    /// The events that are outputs; `None`: all. Each that nobody listens to would cost a text, and in a shell its reading.
+    heard: Option<Vec<String>>,
 }
 
 impl Session {
@@ -50,7 +52,7 @@ impl Session {
             Role::Client => core::Session::client(now, local, config, seed),
             Role::Assistant => core::Session::assistant(now, local, config, seed),
         };
-        Ok(Self { core, clock, max_packet })
+        Ok(Self { core, clock, max_packet, heard: None })
     }
 
     /// Handles an input. Some inputs have a reply.
@@ -127,6 +129,7 @@ impl Session {
             Input::Expect { identity } => core.expect_client(now, &identity.into()),
             Input::StopExpecting { identity } => core.stop_expecting(&identity.into()),
             Input::Probe { identity } => core.probe_client(now, &identity.into()),
+            Input::Listen { events } => self.heard = Some(known_events(events)?),
             Input::Drain {} => core.drain(now),
             Input::Close {} => core.close(now),
             Input::Offer { tools, partial } => return self.offer(now, tools, partial).map(Some),
@@ -213,8 +216,8 @@ impl Session {
                     Output::Settled { key: key.number(), value, error }
                 }
                 core::Output::Event(event) => match Event::from_core(event) {
-                    Some(event) => Output::Event { event },
-                    None => continue,
+                    Some(event) if self.hears(&event) => Output::Event { event },
+                    _ => continue,
                 },
             };
             return Some(output);
@@ -224,6 +227,10 @@ impl Session {
     /// Returns when [`Input::Timeout`] is due, in milliseconds since the driver's zero point.
     pub fn next_deadline(&self) -> Option<f64> {
         self.core.poll_timeout().map(|at| self.clock.time(at))
+    }
+
+    fn hears(&self, event: &Event) -> bool {
+        self.heard.as_ref().is_none_or(|heard| heard.iter().any(|name| name == event.name()))
     }
 
     fn offer(&mut self, now: Instant, tools: Vec<Tool>, partial: bool) -> Result<Reply> {
@@ -255,6 +262,16 @@ impl Session {
             }
             Err(error) => Reply::Refused { error: CallError::from(&error) },
         })
+    }
+}
+
+fn known_events(names: Vec<String>) -> Result<Vec<String>> {
+    match names.iter().position(|name| !Event::NAMES.contains(&&**name)) {
+        Some(at) => {
+            let error = Malformed::new(format_args!("{:?} is no event", names[at]));
+            Err(error.of(&format!("[{at}]")).of("events"))
+        }
+        None => Ok(names),
     }
 }
 

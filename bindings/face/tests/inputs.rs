@@ -43,6 +43,7 @@ fn malformed_input_names_its_field() {
             "value: is needed",
         ),
         (r#"{"type":"call","at":1,"tool":"t","meta":[]}"#, "meta: is not an object"),
+        (r#"{"type":"listen","at":1,"events":["left","gone"]}"#, "events[1]: \"gone\" is no event"),
         (
             r#"{"type":"call","at":1,"tool":"t","meta":{"a\ud800":1}}"#,
             "meta: has a name with half of a surrogate pair",
@@ -427,4 +428,24 @@ fn view_above_the_limit_is_not_shown() {
         assert!(message.ends_with(&format!("bytes exceed the limit of {limit}")), "{message}");
     }
     assert_eq!(it.handle(&show(1_000), None).unwrap().unwrap(), r#"{"type":"done"}"#);
+}
+
+#[test]
+fn events_that_nobody_listens_to_are_no_outputs() {
+    let events = |it: &mut JsonSession| {
+        let outputs = std::iter::from_fn(|| it.next_output());
+        outputs.filter(|text| text.starts_with(r#"{"type":"event""#)).collect::<Vec<_>>()
+    };
+    let joined = r#"{"type":"participant_joined","at":1000,"participant":{"identity":"a","sid":"PA_a"}}"#;
+    let left = r#"{"type":"participant_left","at":1000,"peer":{"identity":"a","sid":"PA_a"}}"#;
+    let mut it = create("assistant", "{}");
+    it.handle(joined, None).unwrap();
+    assert!(events(&mut it)[0].starts_with(r#"{"type":"event","event":"joined""#));
+    it.handle(r#"{"type":"listen","at":1000,"events":["left"]}"#, None).unwrap();
+    it.handle(left, None).unwrap();
+    it.handle(joined, None).unwrap();
+    assert_eq!(
+        events(&mut it),
+        [r#"{"type":"event","event":"left","peer":{"identity":"a","sid":"PA_a"}}"#]
+    );
 }

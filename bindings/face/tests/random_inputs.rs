@@ -103,6 +103,7 @@ fn inputs() -> Vec<Value> {
         of("expect", json!({"identity": "phone"})),
         of("stop_expecting", json!({"identity": "phone"})),
         of("probe", json!({"identity": "phone"})),
+        of("listen", json!({"events": ["requested", "settled", "progress", "violation", "closed"]})),
         of("drain", json!({})),
         of("close", json!({})),
         of("closed", json!({"reason": {"kind": "server", "text": "bye"}})),

@@ -250,6 +250,7 @@ export class AssistantBase extends Participant {
           if (isSettled) return;
           settle(() => ('error' in result ? reject(callError(result.error)) : resolve(objectOf(result.value))));
         },
+        wantsProgress: onProgress !== undefined,
         lost: (message) => {
           if (!isSettled) settle(() => reject(closedError(message, true)));
         },

@@ -2,7 +2,7 @@
 import { Alarms } from './alarms.js';
 import type { CloseReason, CoreCallError, CoreClass, CoreEvent, CoreTool, LoadCore, Output, Reply, Select, Transmit } from './core.js';
 import { textOf } from './core-errors.js';
-import { eventName, type Emitter, type Events } from './events.js';
+import { CORE_EVENTS, eventName, type Emitter, type Events } from './events.js';
 import { Executor } from './executor.js';
 import { Inbox } from './inbox.js';
 import { JobReports } from './job-reports.js';
@@ -50,6 +50,8 @@ export class Driver {
   readonly #starting = new Set<{ resolve(): void; reject(error: Error): void }>();
   readonly #stopListening: () => void;
   readonly #stopWatchingPage: () => void;
+  /** Whether there was a call whose caller wants to know its progress. */
+  #wantsProgress = false;
   #isStopped = false;
   #failure: Error | undefined;
   #closed: CloseReason = { kind: 'closed' };
@@ -104,6 +106,7 @@ export class Driver {
       unreadable: (from, why) => this.#inbox.unreadable(from, why),
     });
     this.#stopWatchingPage = port.onPageLeave?.(() => this.#leavePage(), () => this.#start()) ?? (() => {});
+    emitter.wantedChanged = () => this.#listen();
     void this.#load();
   }
 
@@ -138,6 +141,10 @@ export class Driver {
 
   /** Makes a call. `raw` has the fields that are JSON texts. */
   call(fields: object, raw: RawFields, call: OpenCall): { readonly key: number; readonly call: string } | CoreCallError {
+    if (call.wantsProgress && !this.#wantsProgress) {
+      this.#wantsProgress = true;
+      this.#listen();
+    }
     return this.#calls.begin(fields, raw, call);
   }
 
@@ -196,6 +203,7 @@ export class Driver {
     } catch (error) {
       return this.#fail(new Error(`the session cannot be created: ${textOf(error)}`, { cause: error }), false);
     }
+    this.#listen();
     this.#offer();
     this.#view.reportAll();
     this.#emitter.emit('connected', { identity: local.identity, room: port.name });
@@ -208,6 +216,12 @@ export class Driver {
     this.#inbox.passEarly();
     for (const { resolve } of this.#starting) resolve();
     this.#starting.clear();
+  }
+
+  /** Names the core's events that are needed: each of the others would be written and read for nothing, at each call. */
+  #listen(): void {
+    const events = CORE_EVENTS.filter((event) => this.#emitter.wants(event) || (event === 'progress' && this.#wantsProgress));
+    this.#runner.passOnly({ type: 'listen', events: [...events, 'closed'] });
   }
 
   #offer(): void {

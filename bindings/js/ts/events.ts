@@ -91,6 +91,9 @@ const NAMES: ReadonlyMap<string, EventName> = new Map(
   OF_THE_CORE.map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
 );
 
+/** The core's own names of its events. */
+export const CORE_EVENTS: readonly string[] = [...NAMES.keys()];
+
 /** Returns the name of one of the core's events. */
 export function eventName(event: string): EventName | undefined {
   return NAMES.get(event);
@@ -105,6 +108,14 @@ const LOUD: ReadonlySet<EventName> = new Set(['unaccepted', 'notAdmitted', 'notA
 export class Emitter {
   readonly #listeners = new Map<EventName, Set<(event: never) => void>>();
   readonly #printed = new Set<string>();
+  /** Called when other events are wanted. */
+  wantedChanged: () => void = () => {};
+
+  /** Returns whether somebody listens to one of the core's events, or it is printed otherwise. */
+  wants(event: string): boolean {
+    const name = NAMES.get(event);
+    return name !== undefined && (LOUD.has(name) || (this.#listeners.get(name)?.size ?? 0) > 0);
+  }
 
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
     if (!(ALL as readonly string[]).includes(name)) throw new TypeError(unknown('event', String(name), ALL));
@@ -114,7 +125,10 @@ export class Emitter {
     const listeners = this.#listeners.get(name) ?? new Set();
     this.#listeners.set(name, listeners);
     listeners.add(own);
-    return () => listeners.delete(own);
+    if (listeners.size === 1) this.wantedChanged();
+    return () => {
+      if (listeners.delete(own) && listeners.size === 0) this.wantedChanged();
+    };
   }
 
   emit<Name extends EventName>(name: Name, event: Events[Name]): void {

@@ -6,6 +6,8 @@ import type { RawFields, SessionRunner } from './session-runner.js';
 
 /** What becomes of a call. */
 export interface OpenCall {
+  /** Whether `progress` does anything. */
+  readonly wantsProgress: boolean;
   settled(result: { readonly value: Json } | { readonly error: CoreCallError }): void;
   progress(event: Events['progress']): void;
   /** The session ended otherwise than by its own outputs. */
