@@ -108,7 +108,7 @@ const LOUD: ReadonlySet<EventName> = new Set(['unaccepted', 'notAdmitted', 'notA
 export class Emitter {
   readonly #listeners = new Map<EventName, Set<(event: never) => void>>();
   readonly #printed = new Set<string>();
-  /** Called when other events are wanted. */
+  /** Called when other events of the core are wanted. */
   wantedChanged: () => void = () => {};
 
   /** Returns whether somebody listens to one of the core's events, or it is printed otherwise. */
@@ -125,9 +125,10 @@ export class Emitter {
     const listeners = this.#listeners.get(name) ?? new Set();
     this.#listeners.set(name, listeners);
     listeners.add(own);
-    if (listeners.size === 1) this.wantedChanged();
+    const isOfTheCore = (OF_THE_CORE as readonly string[]).includes(name);
+    if (isOfTheCore && listeners.size === 1) this.wantedChanged();
     return () => {
-      if (listeners.delete(own) && listeners.size === 0) this.wantedChanged();
+      if (listeners.delete(own) && isOfTheCore && listeners.size === 0) this.wantedChanged();
     };
   }
 

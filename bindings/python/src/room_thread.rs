@@ -174,7 +174,8 @@ impl RoomThread {
     /// Takes the events.
     pub(crate) fn take(&self) -> VecDeque<Event> {
         let mut state = self.shared.lock();
-        while (&self.awakened).read(&mut [0; 16]).is_ok_and(|count| count > 0) {}
+        // A byte that comes later wakes the driver once more than needed.
+        let _ = (&self.awakened).read(&mut [0; 16]);
         let was_full = state.is_full();
         state.event_bytes = 0;
         let events = mem::take(&mut state.events);
@@ -283,7 +284,9 @@ impl Shared {
         };
         state.event_bytes += size;
         state.events.push_back(event);
-        if state.events.len() == 1 {
+        let is_first = state.events.len() == 1;
+        drop(state); // the driver is woken by the write, and takes the events
+        if is_first {
             // If there is no room for a byte, there is one already; if the driver is gone, nobody reads the events.
             let _ = (&self.wake).write(&[1]);
         }

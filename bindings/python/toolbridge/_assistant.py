@@ -336,6 +336,7 @@ class _Call:
 
     def __init__(self, done: asyncio.Future[JsonObject], tool: str, on_progress: OnProgress | None) -> None:
         self.done = done
+        self.wants_progress = on_progress is not None
         self._tool = tool
         self._on_progress = on_progress
 

@@ -40,6 +40,9 @@ EventName = Literal[
 
 NAMES: frozenset[str] = frozenset(get_args(EventName))
 
+#: The events of the core. The others are this shell's own.
+_OF_THE_CORE = [name for name in get_args(EventName) if name not in ("connected", "left_out", "closed", "warning", "error")]
+
 Event = Mapping[str, Any]
 Listener = Callable[[Event], object]
 
@@ -66,6 +69,12 @@ class Emitter:
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
         self._logged: set[str] = set()
+        #: Called when another event of the core is wanted.
+        self.wanted_changed: Callable[[], None] = lambda: None
+
+    def wanted(self) -> list[str]:
+        """The core's events that somebody listens to, or that are logged otherwise."""
+        return [name for name in _OF_THE_CORE if name in _LOUD or self._listeners.get(name)]
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
         if name not in NAMES:
@@ -77,8 +86,11 @@ class Emitter:
             return listener(event)
 
         listeners.append(own)
+        if len(listeners) == 1 and name in _OF_THE_CORE:
+            self.wanted_changed()
 
         def remove() -> None:
+            # What nobody wants any more is left out at the next change: this may be called in another thread.
             if own in listeners:
                 listeners.remove(own)
 

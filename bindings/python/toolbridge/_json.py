@@ -18,7 +18,7 @@ def to_json_text(value: object, what: str) -> str:
     Raises ``TypeError``, which names the place in ``what``, if JSON cannot hold it: NaN, bytes, sets, cycles.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json)
+        text = _ENCODER.encode(value)
         if not text.isascii():
             text.encode()  # raises if half of a surrogate pair is in it
         return text
@@ -29,10 +29,16 @@ def to_json_text(value: object, what: str) -> str:
 
 def join_json(fields: Mapping[str, object], raw: Mapping[str, str]) -> str:
     """Writes an object of plain fields, to which ``raw`` adds fields whose values are JSON texts already."""
-    text = json.dumps(fields, separators=(",", ":"))[:-1]
+    text = json_text(fields)[:-1]
     for name, value in raw.items():
-        text += f'{"," if len(text) > 1 else ""}{json.dumps(name)}:{value}'
+        text += f'{"," if len(text) > 1 else ""}{json_text(name)}:{value}'
     return text + "}"
+
+
+def parse(text: str) -> JsonObject:
+    """Reads an object that the core has written: there is no space around it."""
+    value: JsonObject = _DECODER.raw_decode(text)[0]
+    return value
 
 
 def present(**fields: object) -> dict[str, object]:
@@ -51,6 +57,14 @@ def _as_json(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"of the type {type(value).__name__}")
+
+
+#: ``json.dumps`` makes a new encoder at each call that has options.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json)
+_DECODER = json.JSONDecoder()
+
+#: Writes what this shell has made itself as JSON text.
+json_text = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _find(value: object, place: str, inside: list[int]) -> str | None:

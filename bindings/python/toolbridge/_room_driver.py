@@ -86,11 +86,14 @@ class RoomDriver:
         )
         self._offered = "[]"
         self._watchers: list[Callable[[], None]] = []
+        # Whether there was a call whose caller wants to know its progress.
+        self._wants_progress = False
         self._is_stopped = False
         self._is_leaving = False
         self._failure: Exception | None = None
         self._closed: Mapping[str, str] = {"kind": "closed"}
         self.counters: dict[str, int] = {}
+        emitter.wanted_changed = self._listen
         self._stop_listening = port.listen(self, loop)
         try:
             self._start()
@@ -121,6 +124,9 @@ class RoomDriver:
             raise RuntimeError("the room is not connected")
 
     def call(self, fields: Mapping[str, Any], raw: Mapping[str, str], call: OpenCall) -> int:
+        if call.wants_progress and not self._wants_progress:
+            self._wants_progress = True
+            self._listen()
         return self._calls.begin(fields, raw, call)
 
     def input(self, fields: Mapping[str, Any], raw: Mapping[str, str] = {}) -> JsonObject | None:
@@ -219,6 +225,7 @@ class RoomDriver:
             self._runner.begin({"role": options.role, "local": local, "config": config})
         except ValueError as error:
             raise ValueError(f"the session cannot be created: {error}") from None
+        self._listen()
         self._offer()
         self._view.report_all()
         self._emitter.emit("connected", {"identity": local["identity"], "room": port.name})
@@ -228,6 +235,13 @@ class RoomDriver:
                 f"the token of {local['identity']} does not make it an assistant: clients serve it only if they name it "
                 "(option `assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent"
             )
+
+    def _listen(self) -> None:
+        """Names the core's events that are needed: each of the others would be written and read for nothing, at each call."""
+        events = [*self._emitter.wanted(), "closed"]
+        if self._wants_progress and "progress" not in events:
+            events.append("progress")
+        self._runner.feed_only({"type": "listen", "events": events})
 
     def _offer(self) -> None:
         if self._offered == "[]" and self._options.role == "assistant":

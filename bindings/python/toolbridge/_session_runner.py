@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ._core import Session
-from ._json import JsonObject, join_json
+from ._json import JsonObject, join_json, json_text, parse
 
 #: What the message of an exception begins with if the core has panicked.
 PANIC = "panic: "
@@ -47,8 +46,11 @@ class SessionRunner:
         self._zero = 0.0
         self._is_draining = False
         self._timer: asyncio.TimerHandle | None = None
-        #: When the timer is due, in milliseconds since zero.
+        #: When the session is due, in milliseconds since zero.
         self._due: float | None = None
+        #: When the timer fires: when the session is due, or earlier. Most times are cancelled long before, and a timer that
+        #: fires too early costs less than a new one for each packet.
+        self._fires = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -59,7 +61,7 @@ class SessionRunner:
         """Begins a session now. Raises ``ValueError`` if the fields are malformed."""
         self._zero = self._loop.time()
         create = {"type": "create", "at": 0, **fields, "seed": os.urandom(32).hex()}
-        self._session = Session.create(json.dumps(create))
+        self._session = Session.create(json_text(create))
 
     def left(self, time: float) -> float:
         """How long it is until a time of the core, in milliseconds."""
@@ -82,7 +84,7 @@ class SessionRunner:
         session = self._session
         if session is not None:
             timed = f'{text[:-1]},"at":{self._now()}}}'
-            self._guard(lambda: session.handle(timed, data))
+            self._guard(session.handle, timed, data)
             self.drain()
 
     def feed_only(
@@ -103,14 +105,14 @@ class SessionRunner:
         if session is None:
             return None
         text = join_json({**fields, "at": self._now()}, raw)
-        return _parse(self._guard(lambda: session.handle(text, data)))
+        return _parse(self._guard(session.handle, text, data))
 
     def query(self, fields: Mapping[str, object]) -> JsonObject | None:
         """Asks the session."""
         session = self._session
         if session is None:
             return None
-        return _parse(self._guard(lambda: session.handle(json.dumps(fields))))
+        return _parse(self._guard(session.handle, json_text(fields)))
 
     def take_bytes(self) -> bytes | None:
         """The bytes of the output that is being carried out."""
@@ -161,7 +163,7 @@ class SessionRunner:
         if self._due is not None and self._due <= self._now():
             self._timed_out()
         while (text := self._next() or self._next_after_backlog()) is not None:
-            self._output(json.loads(text))
+            self._output(parse(text))
 
     def _next_after_backlog(self) -> str | None:
         """Reports the bytes that wait to be sent, and returns the output that follows."""
@@ -177,15 +179,15 @@ class SessionRunner:
 
     def _set_timer(self) -> None:
         session = self._session
-        due = None if session is None else self._guard(session.next_deadline)
-        if due is not None and due == self._due and self._timer is not None:
+        due = self._due = None if session is None else self._guard(session.next_deadline)
+        if due is None:
             return
         if self._timer is not None:
+            if self._fires <= due:
+                return
             self._timer.cancel()
-            self._timer = None
-        self._due = due
-        if due is not None:
-            self._timer = self._loop.call_at(self.loop_time(due), self._fire)
+        self._fires = due
+        self._timer = self._loop.call_at(self.loop_time(due), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
@@ -201,10 +203,10 @@ class SessionRunner:
     def _now(self) -> float:
         return round((self._loop.time() - self._zero) * 1000, 3)
 
-    def _guard(self, run: Callable[[], Any]) -> Any:
+    def _guard(self, run: Callable[..., Any], *arguments: object) -> Any:
         """Runs a function of the core. A panic makes the session unusable."""
         try:
-            return run()
+            return run(*arguments)
         except RuntimeError as error:
             if not str(error).startswith(PANIC):
                 raise
@@ -213,4 +215,4 @@ class SessionRunner:
 
 
 def _parse(text: str | None) -> JsonObject | None:
-    return None if text is None else cast(JsonObject, json.loads(text))
+    return None if text is None else parse(text)
