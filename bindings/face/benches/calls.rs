@@ -78,14 +78,19 @@ impl Room {
         }
     }
 
+    /// Lets time pass, from one deadline to the next.
     fn elapse(&mut self, time: f64) {
-        self.at += time;
-        for name in ["agent", "phone"] {
-            if self.ends[name].next_deadline().is_some_and(|due| due <= self.at) {
-                self.pass(name, json!({"type": "timeout"}), None);
-            }
+        let end = self.at + time;
+        loop {
+            let due = |name: &'static str| Some((self.ends[name].next_deadline()?, name));
+            let next =
+                ["agent", "phone"].into_iter().filter_map(due).min_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((at, name)) = next.filter(|(at, _)| *at <= end) else { break };
+            self.at = at;
+            self.pass(name, json!({"type": "timeout"}), None);
+            self.work();
         }
-        self.work();
+        self.at = end;
     }
 }
 
@@ -106,6 +111,7 @@ fn main() {
         let local = who(identity, role);
         let create = json!({"type": "create", "at": 0, "role": role, "local": local, "seed": seed.repeat(64), "config": config});
         room.ends.insert(identity, JsonSession::create(&create.to_string()).unwrap());
+        room.pass(identity, json!({"type": "listen", "events": ["closed"]}), None);
     }
     room.pass("phone", json!({"type": "offer", "tools": [{"name": "echo", "description": "x"}]}), None);
     room.pass("agent", json!({"type": "participant_joined", "participant": who("phone", "client")}), None);

@@ -444,8 +444,5 @@ fn events_that_nobody_listens_to_are_no_outputs() {
     it.handle(r#"{"type":"listen","at":1000,"events":["left"]}"#, None).unwrap();
     it.handle(left, None).unwrap();
     it.handle(joined, None).unwrap();
-    assert_eq!(
-        events(&mut it),
-        [r#"{"type":"event","event":"left","peer":{"identity":"a","sid":"PA_a"}}"#]
-    );
+    assert_eq!(events(&mut it), [r#"{"type":"event","event":"left","peer":{"identity":"a","sid":"PA_a"}}"#]);
 }

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 
 import { Program, closeBrowser, openPage, token, url } from '../test/rooms/ends.mjs';
 
-const { PYTHON, PAGE_CALLER, ROUNDS = '5', CALLS = '200', BYTES = '220', LOSS, TOOLBRIDGE_NETWORK } = process.env;
+const { PYTHON, PAGE_CALLER, ROUNDS = '5', CALLS = '1000', BYTES = '220', LOSS, TOOLBRIDGE_NETWORK } = process.env;
 const ROWS = { rust: 'Rust assistant', program: 'toolbridge assistant', room: 'Python over Room', join: 'Python by join' };
 /** The calls that are open while the page joins again. */
 const OPEN = 20;

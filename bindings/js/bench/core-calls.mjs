@@ -57,18 +57,25 @@ export function calls(Session, count, now) {
       }
     }
   };
+  /** Lets time pass, from one deadline to the next. */
   const elapse = (time) => {
-    at += time;
-    for (const name of Object.keys(ends)) {
-      if ((ends[name].session.nextDeadline() ?? Infinity) <= at) pass(name, { type: 'timeout' });
+    const end = at + time;
+    for (;;) {
+      const due = (name) => ends[name].session.nextDeadline() ?? Infinity;
+      const name = due('agent') <= due('phone') ? 'agent' : 'phone';
+      if (due(name) > end) break;
+      at = due(name);
+      pass(name, { type: 'timeout' });
+      work();
     }
-    work();
+    at = end;
   };
 
   for (const [identity, role] of [['agent', 'assistant'], ['phone', 'client']]) {
     const config = { lossy: true, streams: true };
     const create = { type: 'create', at, role, local: who(identity, role), seed: (role === 'client' ? '1' : '2').repeat(64), config };
     ends[identity] = { session: Session.create(JSON.stringify(create)) };
+    pass(identity, { type: 'listen', events: ['closed'] });
   }
   pass('phone', { type: 'offer', tools: [{ name: 'echo', description: 'x' }] });
   pass('agent', { type: 'participant_joined', participant: who('phone', 'client') });

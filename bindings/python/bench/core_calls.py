@@ -14,7 +14,7 @@ CALLS = 5_000
 
 class Room:
     def __init__(self) -> None:
-        self.at = 0
+        self.at = 0.0
         self.ends: dict[str, Any] = {}
         self.packets: deque[tuple[str, dict[str, Any], bytes]] = deque()
         self.jobs: deque[tuple[str, int]] = deque()
@@ -50,13 +50,17 @@ class Room:
             else:
                 return
 
-    def elapse(self, ms: int) -> None:
-        self.at += ms
-        for name, session in self.ends.items():
-            due = session.next_deadline()
-            if due is not None and due <= self.at:
-                self.pass_(name, {"type": "timeout"})
-        self.work()
+    def elapse(self, ms: float) -> None:
+        """Lets time pass, from one deadline to the next."""
+        end = self.at + ms
+        while True:
+            at, name = min((session.next_deadline() or end + 1, name) for name, session in self.ends.items())
+            if at > end:
+                break
+            self.at = at
+            self.pass_(name, {"type": "timeout"})
+            self.work()
+        self.at = end
 
 
 def who(identity: str, role: str) -> dict[str, Any]:
@@ -74,6 +78,7 @@ def main() -> None:
     for identity, role, seed in (("agent", "assistant", "2"), ("phone", "client", "1")):
         create = {"type": "create", "at": 0, "role": role, "local": who(identity, role), "seed": seed * 64}
         room.ends[identity] = Session.create(json.dumps({**create, "config": {"lossy": True, "streams": True}}))
+        room.pass_(identity, {"type": "listen", "events": ["closed"]})
     room.pass_("phone", {"type": "offer", "tools": [{"name": "echo", "description": "x"}]})
     room.pass_("agent", {"type": "participant_joined", "participant": who("phone", "client")})
     room.pass_("phone", {"type": "participant_joined", "participant": who("agent", "assistant")})
