@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._errors import CallError, NotReady, Refused, call_error, closed_error
 from ._events import Event
@@ -14,11 +14,9 @@ from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
 from ._options import check_choice, check_limits
 from ._participant import BaseParticipant, config_of, milliseconds
-from ._questions import AskPerson
 from ._record import Record
-from ._room_driver import Chooser, DriverOptions
-from ._room_view import Rule, Rules
-from ._tool import ProgressStatus, Tools
+from ._room_driver import DriverOptions
+from ._room_view import Rules
 from ._tracing import with_span
 
 if TYPE_CHECKING:
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from livekit.agents import AgentSession
 
     from ._driver import Driver
+    from ._types import AskPerson, Choose, OnProgress, ProgressStatus, Rule, Tools
     from .agents import RoomToolset
 
 logger = logging.getLogger("toolbridge")
@@ -33,7 +32,7 @@ logger = logging.getLogger("toolbridge")
 #: How long before the end of its time ``ready`` pings a client that has not registered, in seconds.
 PROBE = 1.0
 
-Choose = Union[Literal["nobody", "first", "last", "last_heard"], Chooser]
+Choice = Literal["nobody", "first", "last", "last_heard"]
 
 
 class Progress(Record):
@@ -77,9 +76,6 @@ class Late(Record):
     took: float
 
 
-OnProgress = Callable[[Progress], object]
-
-
 class Assistant(BaseParticipant):
     """Calls tools over a room.
 
@@ -113,7 +109,7 @@ class Assistant(BaseParticipant):
         caps: Mapping[str, int] = {},
     ) -> None:
         if choose is not None and not callable(choose):
-            check_choice("`choose`", choose, get_args(get_args(Choose)[0]))
+            check_choice("`choose`", choose, get_args(Choice))
         only_roles = True if admit_only_roles is None and admit is not None else admit_only_roles
         config = {
             **config_of(version, fast_lane, times, caps),

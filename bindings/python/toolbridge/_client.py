@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from ._executor import THREADS
 from ._json import present
 from ._participant import BaseParticipant, config_of
-from ._questions import AskPerson
 from ._room_driver import DriverOptions
-from ._tool import Tools
 
 if TYPE_CHECKING:
     from livekit import rtc
+
+    from ._types import AskPerson, Tools
 
 
 class Client(BaseParticipant):

@@ -20,6 +20,10 @@ class ToolError(Exception):
         self.partial = partial
 
 
+class Invalid(Exception):
+    """Arguments that do not match their schema. The text is for the caller."""
+
+
 class CallError(Exception):
     """Why a call has no value. Each kind has a subclass."""
 

@@ -8,16 +8,17 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ._errors import ToolError
+from ._errors import Invalid, ToolError
 from ._json import JsonObject, to_json_text
-from ._schema import Invalid
-from ._tool import NamedTool, ProgressStatus, StopReason, ToolContext
+from ._tool import NamedTool, ToolContext
 from ._tracing import enter_span
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from ._types import ProgressStatus, Reports, StopReason
 
 #: The most calls that run at once, and the most that wait for one of them to end, if the caps do not say.
 RUNNING = 64
@@ -39,14 +40,6 @@ LOCAL_MESSAGE = "the tool failed"
 _MAX_CAUSE = 1_000
 
 Failure = dict[str, str]
-
-
-class Reports(Protocol):
-    """What becomes of jobs. Values are JSON texts."""
-
-    def job_started(self, key: int) -> None: ...
-    def progress(self, key: int, status: ProgressStatus, message: str | None, content: str | None) -> None: ...
-    def settle(self, key: int, value: str | None, failure: Failure | None, partial: str | None = None) -> None: ...
 
 
 class Threads:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ._executor import Failure
+from typing import TYPE_CHECKING
+
 from ._json import join_json, present
-from ._session_runner import SessionRunner
-from ._tool import ProgressStatus
+
+if TYPE_CHECKING:
+    from ._executor import Failure
+    from ._session_runner import SessionRunner
+    from ._types import ProgressStatus
 
 
 class JobReports:

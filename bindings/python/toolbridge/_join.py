@@ -7,11 +7,14 @@ import atexit
 import json
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._errors import JoinError
-from ._room import Participant, Port, PortEvents, RoomState
+from ._room import Participant, Port
+
+if TYPE_CHECKING:
+    from ._types import PortEvents, RoomState
 
 #: How long the interpreter waits at its exit until the last packets are sent and acknowledged, in seconds.
 EXIT = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
@@ -13,12 +13,13 @@ from ._options import check_seconds
 from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
-from ._tool import Tools, name_tools
+from ._tool import name_tools
 
 if TYPE_CHECKING:
-    from ._driver import Driver
+    from typing_extensions import Self
 
-Self = TypeVar("Self", bound="BaseParticipant")
+    from ._driver import Driver
+    from ._types import Tools
 
 
 class BaseParticipant:
@@ -55,7 +56,7 @@ class BaseParticipant:
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def join(cls: type[Self], url: str, token: str, tools: Tools = (), **options: Any) -> Self:
+    async def join(cls, url: str, token: str, tools: Tools = (), **options: Any) -> Self:
         """Joins a room as a participant of its own, by toolbridge's transport in Rust. It does not need the package ``livekit``.
 
         The other arguments are those of the constructor. ``aclose`` also leaves the room. Raises ``JoinError``.
@@ -123,7 +124,7 @@ class BaseParticipant:
             self._closing = self._loop.create_task(self._driver.stop())
         await asyncio.shield(self._closing)
 
-    async def __aenter__(self: Self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -6,14 +6,16 @@ import asyncio
 import contextvars
 import inspect
 import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Union
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ._executor import Failure, Threads, describe, time_in
 from ._json import JsonObject
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from ._types import AskPerson
 
 #: The longest arguments that a question shows, in characters.
 _MAX_SHOWN = 1_000
@@ -37,10 +39,6 @@ class ConsentRequest:
 
     def __repr__(self) -> str:
         return f"ConsentRequest(text={self.text!r}, caller={self.caller!r}, call={self.call!r})"
-
-
-#: Asks a person. If the question is withdrawn, an ``async`` function is cancelled.
-AskPerson = Callable[[ConsentRequest], Union[bool, Awaitable[bool]]]
 
 
 class Questions:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import Self, dataclass_transform
 else:
 
     def dataclass_transform(**_):
         return lambda made: made
-
-
-Self = TypeVar("Self", bound="Record")
 
 
 @dataclass_transform(frozen_default=True)
@@ -43,7 +40,7 @@ class Record:
                 given[name] = getattr(what, name)
         vars(self).update(given)
 
-    def replace(self: Self, **fields: Any) -> Self:
+    def replace(self, **fields: Any) -> Self:
         """Returns a copy with other values of some fields."""
         return type(self)(**{**vars(self), **fields})
 

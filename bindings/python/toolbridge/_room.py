@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ._record import Record
 
 if TYPE_CHECKING:
     from ._join import JoinedQueue
     from ._send_queue import SendQueue
+    from ._types import PortEvents, RoomState
 
 Participant = dict[str, Any]
-RoomState = Literal["disconnected", "connected", "reconnecting"]
 
 #: The oldest version of the package ``livekit`` that is supported.
 OLDEST_LIVEKIT = "1.1.21"
@@ -49,23 +49,6 @@ class ReceivedStream(Record):
     chunks: AsyncIterator[bytes]
     #: Ends the reading early.
     close: Callable[[], None]
-
-
-class PortEvents(Protocol):
-    """What is reported of a room, on its loop."""
-
-    def connected(self) -> None: ...
-    def reconnecting(self) -> None: ...
-    def reconnected(self) -> None: ...
-    def disconnected(self, reason: Mapping[str, str]) -> None: ...
-    def changed(self, identity: str) -> None: ...
-    def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None: ...
-    def stream(self, stream: ReceivedStream) -> None: ...
-    def room_input(self, text: str, data: bytes | None = None) -> None: ...
-    def failed(self, error: Exception) -> None: ...
-    def exiting(self) -> None: ...
-    async def leaving(self) -> None: ...
-    def left(self) -> None: ...
 
 
 class Port:

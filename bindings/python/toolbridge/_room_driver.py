@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ._events import NAMES, Emitter, EventName
 from ._executor import THREADS, Executor, Threads, describe
@@ -13,7 +13,7 @@ from ._inbox import Inbox
 from ._job_reports import JobReports
 from ._json import JsonObject, present
 from ._open_calls import OpenCalls
-from ._questions import AskPerson, Questions
+from ._questions import Questions
 from ._record import Record
 from ._room import ReceivedStream, port_of
 from ._room_claim import release
@@ -23,12 +23,10 @@ from ._tool import NamedTool
 
 if TYPE_CHECKING:
     from ._driver import OpenCall
+    from ._types import AskPerson, Chooser
 
 #: The time limit of sending the last packets, in seconds.
 FLUSH = 1.0
-
-#: Chooses among several participants, by their identities. The second argument is the tool, or ``None``.
-Chooser = Callable[[list[str], Union[str, None]], Union[str, None]]
 
 
 class DriverOptions(Record):

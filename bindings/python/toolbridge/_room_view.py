@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ._executor import describe
 from ._record import Record
 from ._room import Participant, Port
 from ._session_runner import SessionRunner
 
+if TYPE_CHECKING:
+    from ._types import Rule
+
 #: When the local participant is looked at again after a reconnection, in seconds: the SDK tells of another sid later, and without an
 #: event.
 RECHECKS = (0.02, 0.1, 0.5)
-
-#: A rule about participants. One that raises counts as false.
-Rule = Callable[[Participant], bool]
 
 
 class Rules(Record):

@@ -7,12 +7,9 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from ._errors import Invalid
 from ._json import JsonObject
 from ._record import Record
-
-
-class Invalid(Exception):
-    """Arguments that do not match their schema. The text is for the caller."""
 
 
 class Parameters(Record):

@@ -8,21 +8,17 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Union, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from ._errors import Invalid
 from ._json import JsonObject, present, to_json_text
 from ._options import TIMES, check_tool_options
 from ._record import Record
-from ._schema import Invalid, read_parameters
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-Consent = Literal["never", "once_per_session", "always"]
-BargeIn = Literal["cancel", "finish", "report"]
-Disclose = Literal["full", "name", "nothing"]
-ProgressStatus = Literal["pending", "in_progress", "completed", "failed"]
-StopReason = Literal["caller", "barge_in", "deadline", "caller_gone", "leaving", "lost"]
+    from ._types import BargeIn, Consent, Disclose, ProgressStatus, StopReason, Tools
 
 #: The longest name of a tool, in characters.
 MAX_TOOL_NAME = 64
@@ -150,10 +146,6 @@ def tool(run: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return lambda run: Tool(run, present(**options))
 
 
-#: What may be offered: functions, with or without ``tool``.
-Tools = Iterable[Union[Tool, Callable[..., Any]]]
-
-
 class NamedTool(Record):
     """A tool that is ready to be offered and run."""
 
@@ -202,6 +194,8 @@ def _name_tool(made: Tool) -> NamedTool:
     if schema is None:
         if validate is not None:
             raise TypeError(f'tool "{name}": `validate` needs `schema`')
+        from ._schema import read_parameters  # only now: an assistant without tools never needs it
+
         parameters = read_parameters(name, run, ToolContext)
         schema, check = parameters.schema, parameters.check
         context = parameters.context

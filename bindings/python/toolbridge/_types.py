@@ -1,0 +1,59 @@
+"""Types that only annotations name. Only for the type checker: to make them takes time at the start of every program."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, Protocol, Union
+
+from ._assistant import Choice, Progress
+from ._executor import Failure
+from ._questions import ConsentRequest
+from ._room import Participant, ReceivedStream
+from ._tool import Tool
+
+Consent = Literal["never", "once_per_session", "always"]
+BargeIn = Literal["cancel", "finish", "report"]
+Disclose = Literal["full", "name", "nothing"]
+ProgressStatus = Literal["pending", "in_progress", "completed", "failed"]
+StopReason = Literal["caller", "barge_in", "deadline", "caller_gone", "leaving", "lost"]
+RoomState = Literal["disconnected", "connected", "reconnecting"]
+
+#: What may be offered: functions, with or without ``tool``.
+Tools = Iterable[Union[Tool, Callable[..., Any]]]
+
+#: Asks a person. If the question is withdrawn, an ``async`` function is cancelled.
+AskPerson = Callable[[ConsentRequest], Union[bool, Awaitable[bool]]]
+
+#: A rule about participants. One that raises counts as false.
+Rule = Callable[[Participant], bool]
+
+#: Chooses among several participants, by their identities. The second argument is the tool, or ``None``.
+Chooser = Callable[[list[str], Union[str, None]], Union[str, None]]
+Choose = Union[Choice, Chooser]
+
+OnProgress = Callable[[Progress], object]
+
+
+class Reports(Protocol):
+    """What becomes of jobs. Values are JSON texts."""
+
+    def job_started(self, key: int) -> None: ...
+    def progress(self, key: int, status: ProgressStatus, message: str | None, content: str | None) -> None: ...
+    def settle(self, key: int, value: str | None, failure: Failure | None, partial: str | None = None) -> None: ...
+
+
+class PortEvents(Protocol):
+    """What is reported of a room, on its loop."""
+
+    def connected(self) -> None: ...
+    def reconnecting(self) -> None: ...
+    def reconnected(self) -> None: ...
+    def disconnected(self, reason: Mapping[str, str]) -> None: ...
+    def changed(self, identity: str) -> None: ...
+    def packet(self, sender: str | None, is_reliable: bool, topic: str, data: bytes) -> None: ...
+    def stream(self, stream: ReceivedStream) -> None: ...
+    def room_input(self, text: str, data: bytes | None = None) -> None: ...
+    def failed(self, error: Exception) -> None: ...
+    def exiting(self) -> None: ...
+    async def leaving(self) -> None: ...
+    def left(self) -> None: ...
