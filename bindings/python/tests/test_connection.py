@@ -457,6 +457,7 @@ async def test_stream_without_parts_is_given_up(monkeypatch: pytest.MonkeyPatch)
         handler(reader, "agent")
         await asyncio.wait_for(reader.closed.wait(), 1)
         assert reader.read == 1
+        assert ends.app.stats()["broken_streams"] == 1
 
 
 @in_loop

@@ -73,7 +73,7 @@ class Inbox:
             self._drop_one(max(self._senders.values(), key=lambda it: len(it.streams)))
         sender = self._senders.setdefault(stream.sender, _Sender())
         # Copied now: the SDK adds the attributes of the trailer, which any participant may have sent.
-        reading = _Reading(self._loop, stream, dict(stream.attributes))
+        reading = _Reading(self._loop, stream, dict(stream.attributes), lambda: self._count("broken_streams"))
         sender.streams.add(reading)
         self._streams += 1
         reading.task = self._loop.create_task(self._read(reading, sender))
@@ -183,13 +183,21 @@ class _Sender:
 class _Reading:
     """A stream that is being read."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, stream: ReceivedStream, attributes: dict[str, str]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stream: ReceivedStream,
+        attributes: dict[str, str],
+        stalled: Callable[[], None],
+    ) -> None:
         self.stream = stream
         self.attributes = attributes
         self.parts: list[bytes] = []
         self.size = 0
         self.task: asyncio.Task[None] | None = None
         self._loop = loop
+        #: Called if it is given up because no part comes.
+        self._stalled = stalled
         self._is_idle = False
         self._timer = loop.call_later(STREAM_IDLE, self._check)
 
@@ -208,6 +216,7 @@ class _Reading:
 
     def _check(self) -> None:
         if self._is_idle:
+            self._stalled()
             return self.cancel()
         self._is_idle = True
         self._timer = self._loop.call_later(STREAM_IDLE, self._check)
