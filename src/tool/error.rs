@@ -7,6 +7,7 @@ use super::{
     not_offered::{NotOffered, list, shown},
 };
 use crate::{
+    clock::{Spelled, milliseconds},
     transport::{CloseReason, Identity},
     value::EncodeError,
 };
@@ -116,7 +117,11 @@ pub enum CallError {
         limit: Option<String>,
     },
     /// The call's limit is zero or too long. The tool did not run.
-    #[error("the timeout {asked:?} is outside the range from 1 ms to {maximum:?}")]
+    #[error(
+        "the timeout of {} ms is outside the range from 1 ms to {} ms",
+        milliseconds(*asked),
+        milliseconds(*maximum)
+    )]
     Limit {
         /// The limit that the caller set.
         asked: Duration,
@@ -283,8 +288,10 @@ pub enum RegisterError {
     },
     /// The tool asks for more time than this participant gives any call.
     #[error(
-        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise the time `longest_call` of \
-         both the client and the assistant, or ask for less"
+        "{name:?} asks for a time limit of {}, and a call may take {}: raise the time `longest_call` of both the client and \
+         the assistant, or ask for less",
+        Spelled(*patience),
+        Spelled(*limit)
     )]
     Patience {
         /// The name.

@@ -246,7 +246,7 @@ fn wrong_usage_exits_with_status_2() {
         ([&["call", "t", "--room", "r"], &url[..]].concat(), "LIVEKIT_API_KEY"),
         (vec!["token", "--room", "r", "--identity", "i"], "LIVEKIT_API_KEY"),
         ([&["token", "--room", "", "--identity", "i"], &key[..]].concat(), "room"),
-        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "172800 s"),
+        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "at most 1day"),
         (vec!["frame", "decode", "/no/such/frame"], "/no/such/frame"),
         (vec!["frame"], "decode"),
     ] {

@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { test } from 'node:test';
 import { runInNewContext } from 'node:vm';
 
-import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
+import { Ambiguous, Assistant, Busy, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, InvalidLimit, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
 
 import { MemoryRoom, atOnce, later, next, pair } from './memory.mjs';
@@ -444,6 +444,15 @@ test('unknown tool, and a call without a room', async (t) => {
   await assert.rejects(bot.call('nothing', {}, { ownerWait: 1, timeout: 500 }), refused(UnknownTool, { code: 'unknown_tool', mayHaveRun: false }));
   agent.disconnect();
   await assert.rejects(bot.call('nothing'), refused(Closed, { mayHaveRun: false }));
+});
+
+test('timeout that is not allowed is refused in milliseconds', async (t) => {
+  const { bot } = await connected(t, {});
+  for (const timeout of [601_000, 0.5]) {
+    const error = await bot.call('nothing', {}, { timeout }).catch((error) => error);
+    assert.ok(error instanceof InvalidLimit && !error.mayHaveRun, String(error));
+    assert.equal(error.message, `the timeout of ${timeout} ms is outside the range from 1 ms to 600000 ms`);
+  }
 });
 
 test('client that closes loses its calls at once', async (t) => {

@@ -13,6 +13,8 @@ from toolbridge import (
     Busy,
     CallError,
     Client,
+    ConsentRequest,
+    InvalidLimit,
     Lost,
     NotBound,
     NotDelivered,
@@ -178,6 +180,16 @@ async def test_sixty_fifth_open_call_to_one_client_is_refused() -> None:
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)
+
+
+@in_loop
+async def test_timeout_that_is_not_allowed_is_refused_in_seconds() -> None:
+    async with Ends([echo]) as ends:
+        for timeout in (601, 0.0001):
+            with pytest.raises(InvalidLimit) as failed:
+                await ends.bot.call("echo", timeout=timeout)
+            text = f"`timeout` is {timeout}; it must be a number of seconds from 0.001 to 600"
+            assert str(failed.value) == text and not failed.value.may_have_run
 
 
 @in_loop

@@ -279,7 +279,11 @@ class Assistant(BaseParticipant):
         try:
             key = driver.call({"tool": tool, **present(owner=to, turn=turn), **limits}, raw, call)
         except Refused as refused:
-            raise call_error(refused.error) from None
+            error = refused.error
+            if error["kind"] == "limit":  # the core's text is in milliseconds
+                most = f"{error['limit'] / 1000:g}"
+                error = {**error, "message": f"`timeout` is {timeout}; it must be a number of seconds from 0.001 to {most}"}
+            raise call_error(error) from None
         except ValueError as error:
             raise TypeError(str(error)) from None  # the core cannot hold the arguments
         try:

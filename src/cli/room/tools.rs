@@ -137,7 +137,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
         }
     }
     for silent in &waiting {
-        hint(&format!("{silent} did not answer within {wait:?}"));
+        hint(&format!("{silent} did not answer within {}", humantime::format_duration(wait)));
     }
     Ok(shown)
 }
