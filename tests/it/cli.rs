@@ -257,6 +257,28 @@ fn wrong_usage_exits_with_status_2() {
 }
 
 #[test]
+fn help_of_identity_speaks_of_calls_only_where_the_verb_makes_them() {
+    for (verb, makes_calls) in [
+        ("call", true),
+        ("ping", true),
+        ("assistant", true),
+        ("mcp", true),
+        ("rap", true),
+        ("acp", true),
+        ("acp-agent", true),
+        ("record", false),
+        ("watch", false),
+        ("tools", false),
+        ("client", false),
+    ] {
+        let help = String::from_utf8(run(&[verb, "--help"]).stdout).unwrap();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("Identity to join under"), "{verb}");
+        assert_eq!(help.contains("accepts calls from that identity only"), makes_calls, "{verb}");
+    }
+}
+
+#[test]
 fn development_key_is_used_for_this_machine_only() {
     let key = ["--api-key", "devkey", "--api-secret", "secretsecretsecretsecretsecretsecret"];
     for url in ["wss://example.com", "ws://127.0.0.1.example.com:7880", "ws://10.0.0.1:7880"] {

@@ -11,7 +11,11 @@ use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cli::{
-    room::{connect::RoomArguments, connection_state, record_option::RecordOption},
+    room::{
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
+        connection_state,
+        record_option::RecordOption,
+    },
     terminal::{
         clock,
         failure::{Failure, hint},
@@ -46,6 +50,7 @@ const LONGEST_JSON: u64 = 24 * 1024 * 1024;
 const DRAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
+#[command(mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     /// Tool to call
     tool: String,

@@ -41,7 +41,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "[NAME=]URL", value_parser = sources::toolset)]
     rap: Vec<String>,
 
-    /// Print one JSON array with owner, name, description, via, schema and annotations of each tool
+    /// Print one JSON array with owner, name, description, via, inputSchema and annotations of each tool
     #[arg(long)]
     json: bool,
 
