@@ -197,7 +197,11 @@ fn wrong_usage_exits_with_status_2() {
         (vec!["call"], "TOOL"),
         (with(&["call", "t", "--room", "r", "--timeout", "soon"]), "soon"),
         (with(&["ping", "--room", "r", "--count", "0"]), "0"),
-        (with(&["call", "t", "{not json", "--room", "r"]), "cannot be read as JSON: "),
+        (with(&["call", "t", "{not json", "--room", "r"]), "one JSON object in quotes, such as"),
+        (
+            with(&["call", "t", "on=true", "n=3", "--room", "r"]),
+            r#"write: toolbridge call t '{"on":true,"n":3}'"#,
+        ),
         (with(&["call", "t", "[1]", "--room", "r"]), "JSON object"),
         (with(&["call", "t"]), "--room"),
         (with(&["watch"]), "--room"),
