@@ -131,9 +131,13 @@ pub enum CallError {
     /// The arguments could not be encoded. The tool did not run.
     #[error("the arguments cannot be encoded: {0}")]
     Arguments(#[source] EncodeError),
-    /// The local participant is no longer in the room.
+    /// The local participant has left the room, or was removed from it, during the call. The tool may have run.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
+    /// The local participant is not in the room, or left it before the request was sent or a person had
+    /// allowed the call. The tool did not run.
+    #[error("not in the room: {0}; nothing ran")]
+    NotInRoom(CloseReason),
 }
 
 impl CallError {
@@ -158,7 +162,7 @@ impl CallError {
             Self::NotBound { .. } => ErrorCode::from("not_bound"),
             Self::NotDelivered { .. } => ErrorCode::from("not_delivered"),
             Self::TooLarge { .. } => ErrorCode::from("too_large"),
-            Self::Closed(_) => ErrorCode::from("closed"),
+            Self::Closed(_) | Self::NotInRoom(_) => ErrorCode::from("closed"),
         }
     }
 
@@ -176,6 +180,7 @@ impl CallError {
             | Self::Limit { .. }
             | Self::TurnOver
             | Self::TooManyEqual { .. }
+            | Self::NotInRoom(_)
             | Self::Arguments(_) => false,
             Self::Tool(error) => {
                 error.had_begun()

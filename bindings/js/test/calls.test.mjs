@@ -474,6 +474,56 @@ test('client that closes loses its calls at once', async (t) => {
   await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true })));
 });
 
+test('client that closes ends calls that have not started as busy', async (t) => {
+  const begun = later();
+  const asked = later();
+  const queued = later();
+  let runs = 0;
+  const hang = () => {
+    runs += 1;
+    begun.resolve();
+    return new Promise(() => {});
+  };
+  const checked = later();
+  const slow = z.object({}).refine(() => {
+    checked.resolve();
+    return new Promise(() => {}); // the arguments are still being checked
+  });
+  const { app, bot } = await connected(
+    t,
+    {
+      hang: tool({ description: 'x', execute: hang }),
+      check: tool({ description: 'x', parameters: slow, execute: hang }),
+      remove: tool({ description: 'x', destructive: true, execute: hang }),
+    },
+    {
+      client: {
+        caps: { running_jobs: 2 },
+        consent: () => {
+          asked.resolve();
+          return new Promise(() => {});
+        },
+      },
+    },
+  );
+  let delivered = 0;
+  bot.on('delivered', () => (delivered += 1) === 4 && queued.resolve());
+  const started = bot.call('hang');
+  await begun.promise;
+  const checking = bot.call('check');
+  await checked.promise;
+  const question = bot.call('remove');
+  await asked.promise;
+  const waiting = bot.call('hang', { n: 2 });
+  await queued.promise;
+  const nothingRan = refused(Busy, { owner: 'phone', code: 'busy', mayHaveRun: false });
+  const outcomes = [checking, question, waiting].map((call) => atOnce(assert.rejects(call, nothingRan)));
+  outcomes.push(atOnce(assert.rejects(started, refused(Lost, { owner: 'phone', mayHaveRun: true }))));
+  await app.close();
+  await Promise.all(outcomes);
+  assert.equal(runs, 1);
+});
+
 test('page that goes away says goodbye', async (t) => {
   const begun = later();
   const { phone, bot } = await connected(t, {

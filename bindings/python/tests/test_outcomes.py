@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -23,11 +24,25 @@ from toolbridge import (
     TooManyOpen,
     tool,
 )
+from toolbridge._executor import THREADS
 
 
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
 async def echo(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
+
+
+class Counter:
+    """Sets `reached` at this number."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.reached = asyncio.Event()
+
+    def add(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.reached.set()
 
 
 class Hang:
@@ -129,6 +144,56 @@ async def test_goodbye_of_a_client_loses_its_calls_at_once() -> None:
         with pytest.raises(Lost) as failed:
             await call
         assert failed.value.may_have_run and asyncio.get_running_loop().time() - began < 3
+
+
+@in_loop
+async def test_goodbye_of_a_client_ends_calls_that_have_not_started_as_busy() -> None:
+    hang, asked, ran = Hang(), asyncio.Event(), threading.Event()
+    release, blocked, delivered = threading.Event(), Counter(THREADS), Counter(THREADS + 4)
+    loop = asyncio.get_running_loop()
+
+    @tool(destructive=True)
+    async def remove() -> None:
+        """Deletes a file."""
+        ran.set()
+
+    @tool
+    def block() -> None:
+        """Takes a thread."""
+        loop.call_soon_threadsafe(blocked.add)
+        release.wait()
+
+    @tool
+    def note() -> None:
+        """Needs a thread, and all are taken."""
+        ran.set()
+
+    async def consent(_: ConsentRequest) -> bool:
+        asked.set()
+        await loop.create_future()
+        return True
+
+    client = {"caps": {"running_jobs": THREADS + 2}, "consent": consent}
+    try:
+        async with Ends([hang.tool, remove, block, note], client=client) as ends:
+            ends.bot.on("delivered", lambda _: delivered.add())
+            started = [asyncio.create_task(ends.bot.call(name)) for name in ["hang"] + ["block"] * THREADS]
+            await asyncio.gather(hang.begun.wait(), blocked.reached.wait())
+            # They wait for a thread, for a place, and for a person.
+            waiting = [asyncio.create_task(ends.bot.call(name)) for name in ("note", "note", "remove")]
+            await asyncio.gather(asked.wait(), delivered.reached.wait())
+            await ends.app.aclose()
+            for call in waiting:
+                with pytest.raises(Busy) as failed:
+                    await call
+                assert failed.value.owner == "phone" and not failed.value.may_have_run
+            for call in started:
+                with pytest.raises(Lost) as lost:
+                    await call
+                assert lost.value.may_have_run
+    finally:
+        release.set()
+    assert not ran.is_set()
 
 
 @in_loop

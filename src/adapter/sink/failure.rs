@@ -38,7 +38,7 @@ pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
         }
         CallError::Busy { .. } => nothing_ran("the app is busy. Call again in a few seconds."),
         CallError::Arguments(error) => nothing_ran(&format!("the arguments cannot be sent: {error}.")),
-        CallError::Closed(_) => {
+        CallError::NotInRoom(_) => {
             nothing_ran("there is no connection to the apps. Call again later, or tell the user.")
         }
         _ => "the call failed. Call again later, or tell the user.".to_owned(),
@@ -91,6 +91,7 @@ mod tests {
             CallError::Lost { owner: "planted".into(), why: LossCause::Restarted },
             CallError::Busy { owner: "planted".into(), limit: Some("planted".to_owned()) },
             CallError::Closed(CloseReason::Closed),
+            CallError::NotInRoom(CloseReason::Closed),
         ] {
             let text = text("ring", &error);
             assert!(!text.contains("planted"), "{text}");

@@ -36,6 +36,9 @@ use crate::{
     value::Value,
 };
 
+/// Why a client that leaves refuses a call.
+pub(super) const LEAVING: &str = "the client is leaving";
+
 /// The requests from peers.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
@@ -253,6 +256,17 @@ impl Incoming {
         self.release_claims(core);
     }
 
+    /// Ends the calls of which nothing can have run, because the client leaves: the goodbye would leave that open.
+    pub(super) fn refuse_unstarted(&mut self, core: &mut Core) {
+        self.release_claims(core);
+        for key in core.jobs.awaiting_consent_of_peers() {
+            let Core { cx, peers, delivery, jobs } = core;
+            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, leaving()) {
+                self.job_ended(core, ended);
+            }
+        }
+    }
+
     /// Returns whether a caller in the room has not acknowledged a result.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
         self.caches.values().any(RequestCache::is_awaited)
@@ -343,7 +357,15 @@ impl Incoming {
 
     fn cancel_job(&mut self, core: &mut Core, key: super::JobKey, reason: StopReason) {
         let Core { cx, peers, delivery, jobs } = core;
-        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, ToolError::cancelled()) {
+        // The caller may return, and its call is still open then. `cancelled` would not say that nothing ran.
+        let error = match reason {
+            StopReason::CallerGone if jobs.awaits_consent(key) => {
+                let text = "the question was withdrawn because the caller was away; nothing ran";
+                ToolError::new(ErrorCode::PERMISSION_DENIED, text)
+            }
+            _ => ToolError::cancelled(),
+        };
+        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, error) {
             self.job_ended(core, ended);
         }
     }
@@ -548,7 +570,7 @@ impl Incoming {
         let (id, request) = (&inbound.caller, &inbound.request);
         let caps = &core.cx.config.caps;
         if self.is_draining || core.peers.get(id).is_none() {
-            return Err("the client is leaving".to_owned());
+            return Err(LEAVING.to_owned());
         }
         let is_echo = request.tool_name == ToolName::ECHO;
         let rate = caps.requests.calls_per_second;
@@ -598,6 +620,11 @@ impl Incoming {
             None => {}
         }
     }
+}
+
+/// Returns the answer to a call that has not started when the client leaves.
+fn leaving() -> ToolError {
+    ToolError::new(ErrorCode::BUSY, format!("{LEAVING}{NOTHING_RAN}"))
 }
 
 /// Reports that this client must run a request.

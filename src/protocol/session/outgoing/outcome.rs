@@ -137,7 +137,7 @@ impl Outgoing {
     ) {
         let reason = match &result {
             Err(CallError::Timeout { .. }) => StopReason::Deadline,
-            Err(CallError::Closed(_)) => StopReason::Leaving,
+            Err(CallError::Closed(_) | CallError::NotInRoom(_)) => StopReason::Leaving,
             Err(CallError::Lost { .. }) => StopReason::Lost,
             _ => StopReason::Caller,
         };
