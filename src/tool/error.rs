@@ -40,15 +40,18 @@ pub enum CallError {
     /// Clients are in the room that have not registered with this assistant, because they are bound to another one,
     /// or to none because there are several. The tool did not run.
     #[error(
-        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several; an \
-         assistant that replaces another one is served sooner under the same identity",
-        are(clients)
+        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several{}; close the \
+         others, or name this assistant in the client's option `assistant`",
+        are(clients),
+        in_brackets(assistants)
     )]
     NotBound {
         /// The name in the call.
         tool: Box<str>,
         /// Those clients: the one that the call names, otherwise all of them.
         clients: Vec<Identity>,
+        /// The other assistants that are in the room, at most 8.
+        assistants: Box<[Identity]>,
     },
     /// The request never left this process. Nothing ran, and a retry is safe.
     #[error("the request never left this process; nothing ran")]
@@ -246,6 +249,11 @@ fn are(clients: &[Identity]) -> String {
         }
         several => format!("{} are", list(several, 0)),
     }
+}
+
+/// " (helper, tutor)"; nothing if there are none.
+fn in_brackets(names: &[Identity]) -> String {
+    if names.is_empty() { String::new() } else { format!(" ({})", list(names, 0)) }
 }
 
 /// Why tools cannot be offered.

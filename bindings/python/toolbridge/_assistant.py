@@ -206,7 +206,10 @@ class Assistant(BaseParticipant):
                 return done.set_exception(closed_error("this participant has left the room", False))
             readiness = reply["readiness"]
             if readiness == "not_bound":
-                why = f"{client} is bound to another assistant, or to none because there are several"
+                why = (
+                    f"{client} is bound to another assistant, or to none because there are several; close the others, or name "
+                    "this assistant in the client's option `assistant`"
+                )
             why = reply.get("message", why)
             if readiness == "ready":
                 done.set_result([_describe(tool) for tool in reply.get("tools", ())])

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{ControlStop, Message, Meta, ToolUseRequest, ToolUseResult},
     sorted::SortedMap,
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
@@ -680,35 +680,37 @@ fn must_claim(core: &Core, inbound: &InboundRequest) -> bool {
 
 /// Returns why a participant that is not the bound assistant is refused.
 fn not_bound(core: &Core, caller: &Identity) -> Refusal {
-    let text = match core.peers.why_not_assistant(&core.cx, caller) {
-        Some(why) => {
-            let caller = shown(caller.as_str());
-            format!("this client does not accept {caller} as its assistant: {}", why.explain(&caller))
-        }
-        None => match core.peers.bound() {
-            Some(bound) => format!(
-                "this client is bound to another assistant, {}, and serves one at a time: close that one, or name {} as \
-                 the client's assistant",
-                shown(bound.as_str()),
-                shown(caller.as_str())
-            ),
-            None => "this client is bound to no assistant, because there are several: close the others, or name one \
-                     as the client's assistant"
-                .to_owned(),
-        },
+    let name = shown(caller.as_str());
+    if let Some(why) = core.peers.why_not_assistant(&core.cx, caller) {
+        let text = format!("this client does not accept {name} as its assistant: {}", why.explain(&name));
+        return Refusal::new(ErrorCode::PERMISSION_DENIED, text);
+    }
+    let text = match (&core.cx.config.assistant, core.peers.bound()) {
+        (Some(named), _) if named != caller => format!(
+            "this client accepts no other assistant than {}, which its author named: name {name} as the client's assistant",
+            shown(named.as_str())
+        ),
+        (_, Some(bound)) => format!(
+            "this client is bound to another assistant, {}, and serves one at a time: close that one, or name {name} as the \
+             client's assistant",
+            shown(bound.as_str())
+        ),
+        (_, None) => format!(
+            "this client is bound to no assistant, because there are several: close the others, or name {name} as the \
+             client's assistant"
+        ),
     };
-    Refusal::new(ErrorCode::PERMISSION_DENIED, text)
+    Refusal { is_unbound: true, ..Refusal::new(ErrorCode::PERMISSION_DENIED, text) }
 }
 
 /// Sends the refusal of a request.
-fn send_refusal(
-    core: &mut Core,
-    inbound: &InboundRequest,
-    refusal: &Refusal,
-) -> crate::protocol::frame::Message {
+fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) -> Message {
     let error = ToolError::new(refusal.code.clone(), &*refusal.text);
     let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
-    core.post_small(&inbound.caller, &message);
+    let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
+    if let Err(error) = core.post(&inbound.caller, &meta, &message) {
+        tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
+    }
     message
 }
 
