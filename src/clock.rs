@@ -8,7 +8,7 @@ pub use std::time::Instant;
 #[cfg(all(target_family = "wasm", target_os = "unknown"))]
 pub use counted::Instant;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// Thirty years, effectively never. Every clock can represent it.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
@@ -16,6 +16,24 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 /// Returns the time after this duration. If the clock cannot represent it, a time far in the future is returned.
 pub(crate) fn later(now: Instant, after: Duration) -> Instant {
     now.checked_add(after).unwrap_or_else(|| now + FAR)
+}
+
+/// A duration as messages show it: in milliseconds below a second, otherwise in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spelled(pub(crate) Duration);
+
+impl fmt::Display for Spelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 < Duration::from_secs(1) {
+            true => write!(f, "{} ms", milliseconds(self.0)),
+            false => write!(f, "{} s", self.0.as_secs_f64()),
+        }
+    }
+}
+
+/// Returns a duration in milliseconds, for messages about limits that are set in milliseconds.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
 }
 
 /// Compiled for tests, too, so that they show what no test on the other target can.
@@ -114,7 +132,15 @@ mod counted {
 mod tests {
     use std::time::Duration;
 
-    use super::counted::Instant;
+    use super::{Spelled, counted::Instant, milliseconds};
+
+    #[test]
+    fn durations_are_shown_in_milliseconds_or_seconds() {
+        let shown = |time: f64| Spelled(Duration::from_secs_f64(time)).to_string();
+        assert_eq!([0.0, 0.000_1, 0.3].map(shown), ["0 ms", "0.1 ms", "300 ms"]);
+        assert_eq!([1.0, 2.8, 600.0].map(shown), ["1 s", "2.8 s", "600 s"]);
+        assert_eq!(milliseconds(Duration::from_secs(601)).to_string(), "601000");
+    }
 
     #[test]
     #[expect(

@@ -5,6 +5,7 @@ use std::{error::Error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 use rustls::CertificateError;
 
 use crate::{
+    clock::Spelled,
     livekit::{path::turn::RelayFailure, room::liveness::End, signaling::refusal::TokenRefusal},
     net::tls_error::{cause, certificate_fault, ended_the_handshake},
     transport::CloseReason,
@@ -107,9 +108,9 @@ pub enum ConnectError {
     },
     /// Signaling works, but ICE found no path for packets.
     #[error(
-        "no network path for packets within {limit:?}: neither UDP nor TCP reaches the server's RTC ports ({}); open \
+        "no network path for packets within {}: neither UDP nor TCP reaches the server's RTC ports ({}); open \
          them in the firewall, or correct the server's `rtc.node_ip`",
-        addresses_in_words(tried)
+        Spelled(*limit), addresses_in_words(tried)
     )]
     NoNetworkPath {
         /// The time limit.
@@ -138,7 +139,8 @@ pub enum ConnectError {
     Removed,
     /// The join exceeded its time limit.
     #[error(
-        "join timed out after {limit:?} while {phase}; try again, or raise `ConnectOptions::join_timeout`"
+        "join timed out after {} while {phase}; try again, or raise `ConnectOptions::join_timeout`",
+        Spelled(*limit)
     )]
     Timeout {
         /// The time limit.

@@ -535,7 +535,7 @@ mod tests {
         // The client has closed the socket, so nobody answers a late response.
         let _ = silent.send(sent(Message::Reconnect(Default::default()))).await;
         assert!(!matches!(silent.next().await, Some(Ok(_))), "not even a goodbye");
-        assert!(matches!(event, ServerEvent::NotResumed(NotResumed::Again(why)) if why.contains("100ms")));
+        assert!(matches!(event, ServerEvent::NotResumed(NotResumed::Again(why)) if why.contains("100 ms")));
         // `Signal` drops a candidate that it gets during an attempt, and sends one that it gets afterwards.
         signal.resume(Vec::new(), Duration::from_secs(20));
         signal.send_candidate("candidate:early");

@@ -376,7 +376,7 @@ impl Session {
     /// or the session has ended.
     pub fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         self.begin(now);
-        self.check_open().map_err(CallError::Closed)?;
+        self.check_open().map_err(CallError::NotInRoom)?;
         self.exchange.outgoing.call(&mut self.core, request)
     }
 
@@ -779,7 +779,7 @@ mod tests {
             outputs.iter().any(|it| matches!(it, Output::Settled { key: settled, .. } if *settled == key))
         );
         assert!(matches!(outputs.last(), Some(Output::Event(Event::Closed(CloseReason::ConnectionLost(_))))));
-        assert!(matches!(session.call(now, Request::new("t", Value::empty())), Err(CallError::Closed(_))));
+        assert!(matches!(session.call(now, Request::new("t", Value::empty())), Err(CallError::NotInRoom(_))));
         assert_eq!(session.poll_timeout(), None);
     }
 

@@ -37,11 +37,12 @@ pub(crate) use self::listing::Renamed;
 pub(crate) use self::questions::Questions;
 pub(crate) use self::report::Reports;
 pub(crate) use self::report::{Done, Warning};
+pub(crate) use self::run::leaving;
 use self::{
     catch_panic::catch_panic,
     listing::list,
     report::Reporter,
-    run::{RoomAccess, Run, run},
+    run::{RoomAccess, Run, Start, run},
     slots::Slots,
 };
 
@@ -68,7 +69,7 @@ pub(crate) struct Executor {
     /// Reports to the room on behalf of a running tool.
     room: Option<RoomReporter>,
     slots: Slots,
-    open: HashMap<JobKey, (u64, StopSignal)>,
+    open: HashMap<JobKey, OpenCall>,
     /// Each task returns its number, because its key may belong to another call when the task has cleaned up.
     running: JoinSet<(JobKey, u64)>,
     begun: u64,
@@ -85,6 +86,14 @@ struct Offered {
     own: ToolName,
     source: Arc<dyn AnySource>,
     check: ArgumentCheck,
+}
+
+/// A call that has a task.
+struct OpenCall {
+    /// The number of its task.
+    number: u64,
+    stop: StopSignal,
+    start: Start,
 }
 
 impl Executor {
@@ -272,12 +281,12 @@ impl Executor {
             Ok(slot) => slot,
             Err(full) => return reporter.settle(Err(ToolError::new(ErrorCode::BUSY, full))),
         };
-        let stop = StopSignal::default();
+        let (stop, start) = (StopSignal::default(), Start::default());
         self.begun += 1;
         let (key, number) = (job.key, self.begun);
-        self.open.insert(key, (number, stop.clone()));
+        self.open.insert(key, OpenCall { number, stop: stop.clone(), start: start.clone() });
         let room = RoomAccess { asker: self.asker.clone(), reporter: self.room.clone() };
-        let call = run(Run { job, span, offered: offered.clone(), room, slot, stop, reporter });
+        let call = run(Run { job, span, offered: offered.clone(), room, slot, stop, start, reporter });
         self.running.spawn(async move {
             call.await;
             (key, number)
@@ -286,9 +295,22 @@ impl Executor {
 
     /// Stops a call. A call that has ended is unaffected.
     pub(crate) fn abort(&mut self, key: JobKey, reason: StopReason) {
-        if let Some((_, stop)) = self.open.get(&key) {
-            stop.stop(reason);
+        if let Some(call) = self.open.get(&key) {
+            call.stop.stop(reason);
         }
+    }
+
+    /// Ends all calls that have not started, because the participant leaves. Returns them, for the outcome
+    /// [`leaving`]: their callers can know that nothing ran.
+    pub(crate) fn refuse_unstarted(&mut self) -> Vec<JobKey> {
+        self.forget_ended();
+        let refused = self.open.iter().filter(|(_, call)| call.start.refuse());
+        refused
+            .map(|(key, call)| {
+                call.stop.stop(StopReason::Leaving);
+                *key
+            })
+            .collect()
     }
 
     /// Resolves when no call runs any more, including cleanup.
@@ -302,7 +324,7 @@ impl Executor {
     fn forget_ended(&mut self) {
         while let Some(ended) = self.running.try_join_next() {
             if let Ok((key, number)) = ended
-                && self.open.get(&key).is_some_and(|(of, _)| *of == number)
+                && self.open.get(&key).is_some_and(|call| call.number == number)
             {
                 self.open.remove(&key);
             }

@@ -290,9 +290,9 @@ impl Shared {
     /// Returns why new work is refused, if it is.
     fn refusal(&self, inner: &Inner) -> Option<CallError> {
         if let Some(reason) = self.closed.borrow().clone() {
-            return Some(CallError::Closed(reason));
+            return Some(CallError::NotInRoom(reason));
         }
-        (inner.closing != Closing::No).then_some(CallError::Closed(CloseReason::Closed))
+        (inner.closing != Closing::No).then_some(CallError::NotInRoom(CloseReason::Closed))
     }
 }
 

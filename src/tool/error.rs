@@ -7,6 +7,7 @@ use super::{
     not_offered::{NotOffered, list, shown},
 };
 use crate::{
+    clock::{Spelled, milliseconds},
     transport::{CloseReason, Identity},
     value::EncodeError,
 };
@@ -39,15 +40,18 @@ pub enum CallError {
     /// Clients are in the room that have not registered with this assistant, because they are bound to another one,
     /// or to none because there are several. The tool did not run.
     #[error(
-        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several; an \
-         assistant that replaces another one is served sooner under the same identity",
-        are(clients)
+        "tool {tool:?} is unavailable: {} bound to another assistant, or to none because there are several{}; close the \
+         others, or name this assistant in the client's option `assistant`",
+        are(clients),
+        in_brackets(assistants)
     )]
     NotBound {
         /// The name in the call.
         tool: Box<str>,
         /// Those clients: the one that the call names, otherwise all of them.
         clients: Vec<Identity>,
+        /// The other assistants that are in the room, at most 8.
+        assistants: Box<[Identity]>,
     },
     /// The request never left this process. Nothing ran, and a retry is safe.
     #[error("the request never left this process; nothing ran")]
@@ -116,7 +120,11 @@ pub enum CallError {
         limit: Option<String>,
     },
     /// The call's limit is zero or too long. The tool did not run.
-    #[error("the timeout {asked:?} is outside the range from 1 ms to {maximum:?}")]
+    #[error(
+        "the timeout of {} ms is outside the range from 1 ms to {} ms",
+        milliseconds(*asked),
+        milliseconds(*maximum)
+    )]
     Limit {
         /// The limit that the caller set.
         asked: Duration,
@@ -126,9 +134,13 @@ pub enum CallError {
     /// The arguments could not be encoded. The tool did not run.
     #[error("the arguments cannot be encoded: {0}")]
     Arguments(#[source] EncodeError),
-    /// The local participant is no longer in the room.
+    /// The local participant has left the room, or was removed from it, during the call. The tool may have run.
     #[error("not in the room: {0}")]
     Closed(CloseReason),
+    /// The local participant is not in the room, or left it before the request was sent or a person had
+    /// allowed the call. The tool did not run.
+    #[error("not in the room: {0}; nothing ran")]
+    NotInRoom(CloseReason),
 }
 
 impl CallError {
@@ -153,7 +165,7 @@ impl CallError {
             Self::NotBound { .. } => ErrorCode::from("not_bound"),
             Self::NotDelivered { .. } => ErrorCode::from("not_delivered"),
             Self::TooLarge { .. } => ErrorCode::from("too_large"),
-            Self::Closed(_) => ErrorCode::from("closed"),
+            Self::Closed(_) | Self::NotInRoom(_) => ErrorCode::from("closed"),
         }
     }
 
@@ -171,6 +183,7 @@ impl CallError {
             | Self::Limit { .. }
             | Self::TurnOver
             | Self::TooManyEqual { .. }
+            | Self::NotInRoom(_)
             | Self::Arguments(_) => false,
             Self::Tool(error) => {
                 error.had_begun()
@@ -238,6 +251,11 @@ fn are(clients: &[Identity]) -> String {
     }
 }
 
+/// " (helper, tutor)"; nothing if there are none.
+fn in_brackets(names: &[Identity]) -> String {
+    if names.is_empty() { String::new() } else { format!(" ({})", list(names, 0)) }
+}
+
 /// Why tools cannot be offered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -283,8 +301,10 @@ pub enum RegisterError {
     },
     /// The tool asks for more time than this participant gives any call.
     #[error(
-        "{name:?} asks for a time limit of {patience:?}, and a call may take {limit:?}: raise the time `longest_call` of \
-         both the client and the assistant, or ask for less"
+        "{name:?} asks for a time limit of {}, and a call may take {}: raise the time `longest_call` of both the client and \
+         the assistant, or ask for less",
+        Spelled(*patience),
+        Spelled(*limit)
     )]
     Patience {
         /// The name.

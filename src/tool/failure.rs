@@ -147,9 +147,10 @@ impl ToolError {
             CallError::NotDelivered { .. } => ErrorCode::TIMEOUT,
             CallError::NotAllowed | CallError::NotBound { .. } => ErrorCode::PERMISSION_DENIED,
             CallError::TooLarge { .. } => ErrorCode::RESULT_TOO_LARGE,
-            CallError::Ambiguous { .. } | CallError::Limit { .. } | CallError::Closed(_) => {
-                ErrorCode::EXECUTION_ERROR
-            }
+            CallError::Ambiguous { .. }
+            | CallError::Limit { .. }
+            | CallError::Closed(_)
+            | CallError::NotInRoom(_) => ErrorCode::EXECUTION_ERROR,
             other => other.code(),
         }
     }

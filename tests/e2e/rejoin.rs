@@ -411,7 +411,7 @@ async fn rejoin_limit_ends_the_participant() -> anyhow::Result<()> {
     let mut room = options.join(&server.url(), &token).await?;
     server.kill();
     match closed(&mut room).await? {
-        CloseReason::ConnectionLost(why) => ensure!(why.contains("not reconnected within 1s"), "{why}"),
+        CloseReason::ConnectionLost(why) => ensure!(why.contains("not reconnected within 1 s"), "{why}"),
         other => bail!("{other:?}"),
     }
     Ok(())

@@ -557,7 +557,7 @@ async fn permanently_silent_server_is_lost() -> anyhow::Result<()> {
     let reason = closed(&mut room).await?;
     println!("{reason} after {:?}", start.elapsed());
     // 2.5 s if the server was paused before it had acknowledged all data of the join.
-    let is_reason = |why: &str| why.contains("for 2.8s") || why.contains("for 2.5s");
+    let is_reason = |why: &str| why.contains("for 2.8 s") || why.contains("for 2.5 s");
     ensure!(matches!(&reason, CloseReason::ConnectionLost(why) if is_reason(why)), "{reason:?}");
     Ok(())
 }

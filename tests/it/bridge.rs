@@ -158,7 +158,7 @@ async fn closing_waits_for_open_calls_up_to_its_limit() {
     let (closed, result) = tokio::join!(assistant.close(), call);
     assert_eq!(closed, CloseReason::Closed);
     assert_eq!(result.unwrap().decode::<u8>().unwrap(), 5);
-    assert!(matches!(assistant.call("five", ()).await, Err(CallError::Closed(CloseReason::Closed))));
+    assert!(matches!(assistant.call("five", ()).await, Err(CallError::NotInRoom(CloseReason::Closed))));
 
     let assistant =
         Assistant::builder().drain(Duration::from_secs(3)).join_over(room.assistant("two")).await.unwrap();

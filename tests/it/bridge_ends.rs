@@ -263,6 +263,26 @@ async fn leaving_client_starts_no_new_calls() {
     assert_eq!(reason, CloseReason::Closed);
 }
 
+/// One runs, and the other waits for its place.
+#[tokio::test(start_paused = true)]
+async fn call_that_waits_for_a_place_when_its_client_leaves_is_busy_and_never_ran() {
+    let room = MemoryRoom::new();
+    let client = Client::builder().tool("hang", "", hang).drain(Duration::ZERO);
+    let client = client.configure(|config| config.caps.requests.running_jobs = 1);
+    let client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    let mut first = assistant.call("hang", ()).start();
+    first.progress().await.unwrap();
+    let mut events = client.events();
+    let second = assistant.call("hang", json!({"n": 2})).start();
+    while !matches!(events.recv().await, Some(Event::Requested { .. })) {}
+    client.close().await;
+    let error = second.await.unwrap_err();
+    assert!(matches!(error, CallError::Busy { .. }) && !error.may_have_run(), "{error:?}");
+    let error = first.await.unwrap_err();
+    assert!(matches!(error, CallError::Lost { .. }) && error.may_have_run(), "{error:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn limits_of_a_sink_are_reported_as_the_transport_reports_them() {
     let room = MemoryRoom::new();

@@ -197,7 +197,11 @@ fn wrong_usage_exits_with_status_2() {
         (vec!["call"], "TOOL"),
         (with(&["call", "t", "--room", "r", "--timeout", "soon"]), "soon"),
         (with(&["ping", "--room", "r", "--count", "0"]), "0"),
-        (with(&["call", "t", "{not json", "--room", "r"]), "cannot be read as JSON: "),
+        (with(&["call", "t", "{not json", "--room", "r"]), "one JSON object in quotes, such as"),
+        (
+            with(&["call", "t", "on=true", "n=3", "--room", "r"]),
+            r#"write: toolbridge call t '{"on":true,"n":3}'"#,
+        ),
         (with(&["call", "t", "[1]", "--room", "r"]), "JSON object"),
         (with(&["call", "t"]), "--room"),
         (with(&["watch"]), "--room"),
@@ -246,13 +250,35 @@ fn wrong_usage_exits_with_status_2() {
         ([&["call", "t", "--room", "r"], &url[..]].concat(), "LIVEKIT_API_KEY"),
         (vec!["token", "--room", "r", "--identity", "i"], "LIVEKIT_API_KEY"),
         ([&["token", "--room", "", "--identity", "i"], &key[..]].concat(), "room"),
-        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "172800 s"),
+        ([&["token", "--room", "r", "--identity", "i", "--ttl", "48h"], &key[..]].concat(), "at most 1day"),
         (vec!["frame", "decode", "/no/such/frame"], "/no/such/frame"),
         (vec!["frame"], "decode"),
     ] {
         let output = run(&arguments);
         let complaint = complaint(&output, 2);
         assert!(complaint.contains(says), "{arguments:?}: {complaint}");
+    }
+}
+
+#[test]
+fn help_of_identity_speaks_of_calls_only_where_the_verb_makes_them() {
+    for (verb, makes_calls) in [
+        ("call", true),
+        ("ping", true),
+        ("assistant", true),
+        ("mcp", true),
+        ("rap", true),
+        ("acp", true),
+        ("acp-agent", true),
+        ("record", false),
+        ("watch", false),
+        ("tools", false),
+        ("client", false),
+    ] {
+        let help = String::from_utf8(run(&[verb, "--help"]).stdout).unwrap();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("Identity to join under"), "{verb}");
+        assert_eq!(help.contains("accepts calls from that identity only"), makes_calls, "{verb}");
     }
 }
 

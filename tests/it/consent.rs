@@ -13,12 +13,13 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use toolbridge::{
-    Assistant, CallError, Client, Config, Consent, ConsentRequest, ErrorCode, Event, State, Tool,
-    ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools, chat,
+    Assistant, CallError, Client, CloseReason, Config, ConnectionState, Consent, ConsentRequest, ErrorCode,
+    Event, State, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource as _, Tools, chat,
     frame::{Message, Meta},
     memory::MemoryRoom,
     session::Question,
-    transport::Participant,
+    tools::StopReason,
+    transport::{Participant, TransportEvent},
 };
 
 use crate::session_protocol::plain_request;
@@ -130,6 +131,78 @@ fn question_is_withdrawn_when_its_call_is_cancelled_or_its_caller_leaves() {
     world.run(100 * MS);
     assert!(question(&mut world, "phone").is_none(), "the question of a closed session is withdrawn");
     assert_eq!(world.session("phone").open_jobs(), 0);
+}
+
+/// The caller can know it: no person has allowed the call. Of the one that has started it cannot.
+#[test]
+fn leaving_client_ends_its_open_question_as_busy_and_nothing_ran() {
+    let mut world = pair(vec![asking("t", Consent::Always), tool("free")]);
+    let asked = world.call("a", request("t")).unwrap();
+    let runs = world.call("a", request("free")).unwrap();
+    world.run(100 * MS);
+    let key = question(&mut world, "phone").unwrap().key;
+    world.with("phone", |session, now| session.close(now));
+    world.run(100 * MS);
+    let Some(Err(error @ CallError::Busy { .. })) = world.settled("a", asked) else {
+        panic!("it is not busy")
+    };
+    assert_eq!(error.to_string(), "phone is busy: the client is leaving; nothing ran");
+    assert!(!error.may_have_run());
+    let Some(Err(error @ CallError::Lost { .. })) = world.settled("a", runs) else {
+        panic!("it is not lost")
+    };
+    assert!(error.may_have_run());
+    assert!(world.ends["phone"].aborted.contains(&key), "the question is withdrawn");
+}
+
+#[test]
+fn assistant_that_leaves_knows_that_its_calls_that_have_not_started_ran_nothing() {
+    for is_orderly in [true, false] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().consent_available(true));
+        offer(&mut world, "a", vec![asking("own", Consent::Always), tool("free")]);
+        world.client("phone", Config::default(), &["t"]);
+        world.run(SECOND);
+        let unstarted = ["own", "nobody_offers_it"].map(|name| world.call("a", request(name)).unwrap());
+        let started = ["free", "t"].map(|name| world.call("a", request(name)).unwrap());
+        world.run(100 * MS);
+        let refused = world.with("a", |session, now| {
+            match is_orderly {
+                true => session.close(now),
+                false => session.handle_event(now, TransportEvent::Closed(CloseReason::Removed)),
+            }
+            session.call(now, request("t")).unwrap_err()
+        });
+        assert!(!refused.unwrap().may_have_run());
+        for key in unstarted {
+            let Some(Err(error @ CallError::NotInRoom(_))) = world.settled("a", key) else {
+                panic!("it ran")
+            };
+            assert!(!error.may_have_run() && error.to_string().ends_with("; nothing ran"), "{error}");
+        }
+        for key in started {
+            let Some(Err(error)) = world.settled("a", key) else { panic!("it has no error") };
+            assert!(error.may_have_run(), "{error:?}");
+        }
+    }
+}
+
+/// It is away for longer than the grace period, and its call is still open when it is back.
+#[test]
+fn caller_that_returns_learns_that_the_withdrawn_question_ran_nothing() {
+    let mut world = pair(vec![asking("t", Consent::Always)]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    let down = TransportEvent::ConnectionState(ConnectionState::Reconnecting);
+    world.with("a", |session, now| session.handle_event(now, down));
+    world.leave("a");
+    world.run(8 * SECOND);
+    assert_eq!(world.ends["phone"].reasons, [StopReason::CallerGone], "the question is withdrawn");
+    world.rejoin("a");
+    world.run(SECOND);
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
+    assert!(is_denied(error), "{error:?}");
+    assert!(error.to_string().contains("nothing ran"), "{error}");
 }
 
 #[test]

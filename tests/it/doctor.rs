@@ -213,7 +213,7 @@ fn silent_server_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let check = check(&format!("ws://127.0.0.1:{port}"), &["--limit", "300ms"]);
-    check.fails("server", "does not answer within 300ms", "hangs");
+    check.fails("server", "does not answer within 300 ms", "hangs");
 }
 
 #[test]

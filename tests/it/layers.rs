@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("net", &[]),
     ("transport", &[]),
     ("memory", &["transport"]),
-    ("livekit", &["net", "transport"]),
+    ("livekit", &["clock", "net", "transport"]),
     ("dev_server", &["net", "transport", "livekit"]),
     ("tool", &["clock", "value", "escape", "transport"]),
     ("protocol/frame", &["value", "transport", "tool"]),

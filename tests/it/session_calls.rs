@@ -5,7 +5,7 @@ use std::time::Duration;
 use toolbridge::{
     CallError, Caps, Config, ErrorCode, Event, Role, Times, ToolOptions, Value,
     frame::{Configuration, ControlStop, Frame, Kind, Message, Meta},
-    session::{Request, SendFailure},
+    session::{Readiness, Request, SendFailure},
     transport::{Participant, Peer, TransportEvent},
 };
 
@@ -864,7 +864,7 @@ fn error_names_the_clients_that_are_bound_to_another_assistant() {
     for wait in [5 * SECOND, Duration::ZERO] {
         let error = world.ask("b", request("t").owner_wait(wait)).unwrap_err();
         assert!(
-            matches!(&error, CallError::NotBound { clients, tool } if *clients == ["phone", "tv"] && &**tool == "t"),
+            matches!(&error, CallError::NotBound { clients, tool, assistants } if **assistants == ["a"] && *clients == ["phone", "tv"] && &**tool == "t"),
             "{error:?}"
         );
         assert!(error.to_string().contains(": phone and tv are bound to another"), "{error}");
@@ -971,4 +971,106 @@ fn call_without_time_left_for_its_owner_is_not_sent() {
         "{outcome:?}"
     );
     assert!(world.executed.is_empty() && world.sent("a", Kind::TOOL_USE_REQUEST).is_empty());
+}
+
+/// Whether the client registered with an assistant before it bound the other one depends on who is announced first.
+#[test]
+fn assistant_that_the_client_has_not_bound_learns_it_whatever_the_order_of_their_joins() {
+    let orders = [
+        ["a", "b", "phone"],
+        ["b", "a", "phone"],
+        ["a", "phone", "b"],
+        ["b", "phone", "a"],
+        ["phone", "a", "b"],
+        ["phone", "b", "a"],
+    ];
+    for (order, gap) in orders.into_iter().flat_map(|order| [0, 10, 100, 1_000].map(|gap| (order, gap))) {
+        let mut world = World::new();
+        for name in order {
+            match name {
+                "phone" => world.client("phone", Config::default(), &["t"]),
+                other => world.assistant(other, Config::default()),
+            }
+            world.run(gap * MS);
+        }
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.run(2 * SECOND);
+        let context = format!("{order:?}, {gap} ms");
+        let bound = world.session("phone").bound().unwrap().to_string();
+        let other = if bound == "a" { "b" } else { "a" };
+        assert_eq!(
+            (world.session(&bound).tools().len(), world.session(other).tools().len()),
+            (1, 0),
+            "{context}"
+        );
+        world.with(other, |session, now| session.probe_client(now, &"phone".into()));
+        world.run(100 * MS);
+        assert!(matches!(world.session(other).readiness(&"phone".into()), Readiness::NotBound), "{context}");
+        for call in [
+            request("t"),
+            request("t").to("phone"),
+            request("bridge.echo"),
+            request("bridge.echo").to("phone"),
+        ] {
+            assert!(world.ask(&bound, call.clone()).is_ok(), "{context}");
+            let error = world.ask(other, call).unwrap_err();
+            let CallError::NotBound { clients, assistants, .. } = &error else {
+                panic!("{context}: {error:?}")
+            };
+            assert_eq!((&**clients, &**assistants), (&["phone".into()][..], &[bound.as_str().into()][..]));
+            assert!(!error.may_have_run());
+            assert!(
+                error.to_string().ends_with(&format!(
+                    ": phone is bound to another assistant, or to none because there are several ({bound}); close the \
+                     others, or name this assistant in the client's option `assistant`"
+                )),
+                "{error}"
+            );
+        }
+        // The bound one leaves: the client offers its tools to the other.
+        world.with(&bound, |session, now| session.close(now));
+        world.leave(&bound);
+        world.run(SECOND);
+        assert!(world.ask(other, request("t")).is_ok(), "{context}");
+    }
+}
+
+/// The request is on its way when the client binds the other assistant.
+#[test]
+fn call_that_crosses_the_withdrawn_registration_is_not_bound() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", Config::default(), &["t"]);
+    world.assistant("b", Config::default());
+    while world.session("a").tools().is_empty() {
+        assert!(world.step());
+    }
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    assert!(world.executed.is_empty() && world.session("a").tools().is_empty());
+    let Some(Err(CallError::NotBound { clients, .. })) = world.settled("a", key) else {
+        panic!("it is bound")
+    };
+    assert_eq!(*clients, ["phone"]);
+}
+
+#[test]
+fn own_tool_runs_at_the_assistant_if_the_client_that_it_asks_first_has_bound_another() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let own = tool("t").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![own])).unwrap().unwrap();
+    world.client("phone", Config::default(), &["t"]);
+    world.assistant("b", Config::default());
+    world.handle("a", |_| Some(Ok(value(2))));
+    let is_ready =
+        |world: &World| matches!(world.session("a").readiness(&"phone".into()), Readiness::Ready(_));
+    while !is_ready(&world) {
+        assert!(world.step());
+    }
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND); // less than the claim window
+    assert_eq!(world.session("phone").bound().unwrap(), "b");
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(2));
 }

@@ -715,6 +715,16 @@ fn refused_consent_is_an_error_and_nothing_ran() {
     callee.call(&agent, "r3", "erase", "{}");
     callee.pass(17 * SECOND);
     assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r3"), error("r3", 1500)], 0));
+    // The client leaves: its answer says that nothing ran.
+    callee.call(&agent, "r4", "erase", "{}");
+    callee.session.close(callee.now);
+    callee.drain();
+    let last = callee.sent.iter().find_map(|packet| match &packet.form {
+        Form::Rpc(RpcMessage::Response(it)) => it.outcome.as_ref().err(),
+        _ => None,
+    });
+    let data: serde_json::Value = serde_json::from_str(&last.expect("an answer").data).unwrap();
+    assert_eq!(data, serde_json::json!({"code": "busy", "message": "the client is leaving; nothing ran"}));
 }
 
 #[test]

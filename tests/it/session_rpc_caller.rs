@@ -615,9 +615,9 @@ fn leaving_ends_the_call_and_tells_the_app_nothing() {
     let key = caller.call("locate", json!({}));
     caller.session.close(caller.now);
     caller.drain();
-    assert_eq!((caller.outcome(key), caller.requests()), (failed("closed", true), vec![]));
+    assert_eq!((caller.outcome(key), caller.requests()), (failed("closed", false), vec![]));
     let error = caller.ask(Request::new("locate", Value::empty())).unwrap_err();
-    assert!(matches!(error, CallError::Closed(_)), "{error:?}");
+    assert!(matches!(error, CallError::NotInRoom(_)), "{error:?}");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn outcome_name(error: &CallError) -> String {
         CallError::TooLarge { .. } => "too_large".to_owned(),
         CallError::TooManyOpen { .. } => "too_many_open".to_owned(),
         CallError::Busy { .. } => "busy".to_owned(),
-        CallError::Closed(_) => "closed".to_owned(),
+        CallError::Closed(_) | CallError::NotInRoom(_) => "closed".to_owned(),
         CallError::Detached => "detached".to_owned(),
         CallError::NotBound { .. } => "not_bound".to_owned(),
         other => format!("{other:?}"),

@@ -186,7 +186,7 @@ impl From<&CoreCallError> for CallError {
                 "limit"
             }
             CoreCallError::Arguments(_) => "arguments",
-            CoreCallError::Closed(_) => "closed",
+            CoreCallError::Closed(_) | CoreCallError::NotInRoom(_) => "closed",
             _ => "other",
         };
         it.kind = kind.to_owned();

@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { test } from 'node:test';
 import { runInNewContext } from 'node:vm';
 
-import { Ambiguous, Assistant, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
+import { Ambiguous, Assistant, Busy, CallError, CallTimeout, Cancelled, Client, Closed, Detached, InvalidArguments, InvalidLimit, Lost, Stopped, TooLarge, ToolError, ToolFailed, UnknownTool, tool } from 'toolbridge';
 import { z } from 'zod';
 
 import { MemoryRoom, atOnce, later, next, pair } from './memory.mjs';
@@ -446,6 +446,15 @@ test('unknown tool, and a call without a room', async (t) => {
   await assert.rejects(bot.call('nothing'), refused(Closed, { mayHaveRun: false }));
 });
 
+test('timeout that is not allowed is refused in milliseconds', async (t) => {
+  const { bot } = await connected(t, {});
+  for (const timeout of [601_000, 0.5]) {
+    const error = await bot.call('nothing', {}, { timeout }).catch((error) => error);
+    assert.ok(error instanceof InvalidLimit && !error.mayHaveRun, String(error));
+    assert.equal(error.message, `the timeout of ${timeout} ms is outside the range from 1 ms to 600000 ms`);
+  }
+});
+
 test('client that closes loses its calls at once', async (t) => {
   const begun = later();
   const { app, bot } = await connected(t, {
@@ -463,6 +472,56 @@ test('client that closes loses its calls at once', async (t) => {
   await app.close();
   assert.equal((await closed).reason.kind, 'closed');
   await atOnce(assert.rejects(call, refused(Lost, { owner: 'phone', mayHaveRun: true })));
+});
+
+test('client that closes ends calls that have not started as busy', async (t) => {
+  const begun = later();
+  const asked = later();
+  const queued = later();
+  let runs = 0;
+  const hang = () => {
+    runs += 1;
+    begun.resolve();
+    return new Promise(() => {});
+  };
+  const checked = later();
+  const slow = z.object({}).refine(() => {
+    checked.resolve();
+    return new Promise(() => {}); // the arguments are still being checked
+  });
+  const { app, bot } = await connected(
+    t,
+    {
+      hang: tool({ description: 'x', execute: hang }),
+      check: tool({ description: 'x', parameters: slow, execute: hang }),
+      remove: tool({ description: 'x', destructive: true, execute: hang }),
+    },
+    {
+      client: {
+        caps: { running_jobs: 2 },
+        consent: () => {
+          asked.resolve();
+          return new Promise(() => {});
+        },
+      },
+    },
+  );
+  let delivered = 0;
+  bot.on('delivered', () => (delivered += 1) === 4 && queued.resolve());
+  const started = bot.call('hang');
+  await begun.promise;
+  const checking = bot.call('check');
+  await checked.promise;
+  const question = bot.call('remove');
+  await asked.promise;
+  const waiting = bot.call('hang', { n: 2 });
+  await queued.promise;
+  const nothingRan = refused(Busy, { owner: 'phone', code: 'busy', mayHaveRun: false });
+  const outcomes = [checking, question, waiting].map((call) => atOnce(assert.rejects(call, nothingRan)));
+  outcomes.push(atOnce(assert.rejects(started, refused(Lost, { owner: 'phone', mayHaveRun: true }))));
+  await app.close();
+  await Promise.all(outcomes);
+  assert.equal(runs, 1);
 });
 
 test('page that goes away says goodbye', async (t) => {

@@ -236,6 +236,27 @@ test('assistant without a role is reported to the client, with the grant', async
   assert.match((await unaccepted).message, /toolbridge\.role/);
 });
 
+test('assistant whose token gives it no role is warned at once, and no other participant is', async (t) => {
+  const role = (name) => ({ 'toolbridge.role': name });
+  for (const [kind, attributes, isWarned] of [
+    ['standard', {}, true],
+    ['standard', role('client'), true],
+    ['standard', role('assistant'), false],
+    ['agent', {}, false],
+  ]) {
+    const { phone, agent, app, bot } = ends(t, { ports: { assistant: { attributes, kind } }, client: { assistant: 'agent' } });
+    const warnings = { app: [], bot: [] };
+    app.on('warning', ({ message }) => warnings.app.push(message));
+    bot.on('warning', ({ message }) => warnings.bot.push(message));
+    phone.connect();
+    agent.connect();
+    await bot.ready('phone'); // it names the assistant, which it serves whatever its token says
+    assert.equal(warnings.app.length, 0);
+    assert.equal(warnings.bot.length, isWarned ? 1 : 0, `${kind} ${JSON.stringify(attributes)}: ${warnings.bot}`);
+    if (isWarned) assert.match(warnings.bot[0], /^the token of agent does not make it an assistant: .*`assistant`.*toolbridge\.role=assistant/);
+  }
+});
+
 test('rule of the author admits clients, and one that throws counts as false', async (t) => {
   let rule = () => {
     throw new Error('planted');

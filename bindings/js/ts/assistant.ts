@@ -181,7 +181,12 @@ export class AssistantBase extends Participant {
           isChecking = false;
           if (reply?.type !== 'readiness') return reject(closedError('this participant has left the room', false));
           const { readiness, tools, message } = reply;
-          why = message ?? (readiness === 'not_bound' ? `${client} is bound to another assistant, or to none because there are several` : why);
+          if (readiness === 'not_bound') {
+            why =
+              `${client} is bound to another assistant, or to none because there are several; close the others, or name this ` +
+              "assistant in the client's option `assistant`";
+          }
+          why = message ?? why;
           if (readiness === 'ready') resolve((tools ?? []).map(describeTool));
           if (readiness === 'never') reject(new NotReady(client, why));
         };

@@ -286,6 +286,7 @@ export class Driver {
   /** Says goodbye at once, as when the page is about to be unloaded or frozen. */
   #leavePage(): void {
     this.#queue.dropStreams();
+    this.#executor.refuseUnstarted(); // before the goodbye, which ends the calls that are left as perhaps run
     this.#close({ kind: 'closed' }, { type: 'close' });
   }
 

@@ -67,6 +67,8 @@ interface Job {
   isSettled: boolean;
   /** Whether it takes one of the places. */
   isRunning: boolean;
+  /** Whether its function has begun. */
+  isStarted: boolean;
 }
 
 export class Executor {
@@ -119,7 +121,7 @@ export class Executor {
       return this.#reports.settle(execute.key, { error: { code: 'busy', message } });
     }
     const controller = new AbortController();
-    const job: Job = { execute, tool, deadline, controller, alarm: undefined, isSettled: false, isRunning: false };
+    const job: Job = { execute, tool, deadline, controller, alarm: undefined, isSettled: false, isRunning: false, isStarted: false };
     this.#jobs.set(execute.key, job);
     if (this.#running < this.#mostRunning) this.#begin(job);
     else {
@@ -142,6 +144,15 @@ export class Executor {
       return;
     }
     this.#stop(job, reason, () => this.#settle(job, { error: CANCELLED }));
+  }
+
+  /** Ends all jobs that have not started, because the participant leaves: their callers can know that nothing ran. */
+  refuseUnstarted(): void {
+    for (const job of [...this.#jobs.values()]) {
+      if (job.isStarted) continue;
+      if (!job.isRunning) this.#leaveQueue(job);
+      this.#settle(job, { error: LEAVING });
+    }
   }
 
   /** Stops all jobs, because the session has ended. Nothing is reported any more. */
@@ -194,6 +205,7 @@ export class Executor {
       }
     }
     if (job.isSettled || controller.signal.aborted) return this.#settle(job, { error: CANCELLED });
+    job.isStarted = true;
     this.#reports.started(key);
     const context: ToolContext = {
       signal: controller.signal,
@@ -256,6 +268,7 @@ export class Executor {
   }
 }
 
+const LEAVING: Failure = { code: 'busy', message: 'the participant is leaving; nothing ran' };
 const CANCELLED: Failure = { code: 'cancelled', message: 'the call was cancelled' };
 
 function unknownTool(name: string): Failure {

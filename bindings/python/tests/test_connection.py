@@ -371,6 +371,28 @@ async def test_client_without_a_role_is_reported_with_the_grant() -> None:
     await ends.aclose()
 
 
+@pytest.mark.parametrize(
+    ("kind", "role", "is_warned"),
+    [(0, None, True), (0, "client", True), (0, "assistant", False), (4, None, False)],
+)
+@in_loop
+async def test_assistant_whose_token_gives_it_no_role_is_warned_at_once_and_no_other_participant_is(
+    kind: int, role: str | None, is_warned: bool
+) -> None:
+    # The client names the assistant, which it serves whatever its token says.
+    ends = Ends([echo], client={"assistant": "agent"}, assistant_role=role, assistant_kind=kind)
+    of_app: list[Any] = []
+    of_bot: list[Any] = []
+    ends.app.on("warning", of_app.append)
+    ends.bot.on("warning", of_bot.append)
+    async with ends:
+        assert of_app == [] and len(of_bot) == int(is_warned)
+        if is_warned:
+            message = of_bot[0]["message"]
+            assert message.startswith("the token of agent does not make it an assistant: ")
+            assert "`assistant`" in message and "toolbridge.role=assistant" in message
+
+
 @in_loop
 async def test_rule_of_the_application_admits_and_one_that_raises_does_not() -> None:
     def admit(who: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from toolbridge import (
     Busy,
     CallError,
     Client,
+    ConsentRequest,
+    InvalidLimit,
     Lost,
     NotBound,
     NotDelivered,
@@ -21,11 +24,25 @@ from toolbridge import (
     TooManyOpen,
     tool,
 )
+from toolbridge._executor import THREADS
 
 
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
 async def echo(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
+
+
+class Counter:
+    """Sets `reached` at this number."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.reached = asyncio.Event()
+
+    def add(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.reached.set()
 
 
 class Hang:
@@ -130,6 +147,56 @@ async def test_goodbye_of_a_client_loses_its_calls_at_once() -> None:
 
 
 @in_loop
+async def test_goodbye_of_a_client_ends_calls_that_have_not_started_as_busy() -> None:
+    hang, asked, ran = Hang(), asyncio.Event(), threading.Event()
+    release, blocked, delivered = threading.Event(), Counter(THREADS), Counter(THREADS + 4)
+    loop = asyncio.get_running_loop()
+
+    @tool(destructive=True)
+    async def remove() -> None:
+        """Deletes a file."""
+        ran.set()
+
+    @tool
+    def block() -> None:
+        """Takes a thread."""
+        loop.call_soon_threadsafe(blocked.add)
+        release.wait()
+
+    @tool
+    def note() -> None:
+        """Needs a thread, and all are taken."""
+        ran.set()
+
+    async def consent(_: ConsentRequest) -> bool:
+        asked.set()
+        await loop.create_future()
+        return True
+
+    client = {"caps": {"running_jobs": THREADS + 2}, "consent": consent}
+    try:
+        async with Ends([hang.tool, remove, block, note], client=client) as ends:
+            ends.bot.on("delivered", lambda _: delivered.add())
+            started = [asyncio.create_task(ends.bot.call(name)) for name in ["hang"] + ["block"] * THREADS]
+            await asyncio.gather(hang.begun.wait(), blocked.reached.wait())
+            # They wait for a thread, for a place, and for a person.
+            waiting = [asyncio.create_task(ends.bot.call(name)) for name in ("note", "note", "remove")]
+            await asyncio.gather(asked.wait(), delivered.reached.wait())
+            await ends.app.aclose()
+            for call in waiting:
+                with pytest.raises(Busy) as failed:
+                    await call
+                assert failed.value.owner == "phone" and not failed.value.may_have_run
+            for call in started:
+                with pytest.raises(Lost) as lost:
+                    await call
+                assert lost.value.may_have_run
+    finally:
+        release.set()
+    assert not ran.is_set()
+
+
+@in_loop
 async def test_killed_client_is_lost_after_the_grace_period() -> None:
     hang = Hang()
     async with Ends([hang.tool], assistant={"times": {"grace": 0.5}}) as ends:
@@ -178,6 +245,16 @@ async def test_sixty_fifth_open_call_to_one_client_is_refused() -> None:
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)
+
+
+@in_loop
+async def test_timeout_that_is_not_allowed_is_refused_in_seconds() -> None:
+    async with Ends([echo]) as ends:
+        for timeout in (601, 0.0001):
+            with pytest.raises(InvalidLimit) as failed:
+                await ends.bot.call("echo", timeout=timeout)
+            text = f"`timeout` is {timeout}; it must be a number of seconds from 0.001 to 600"
+            assert str(failed.value) == text and not failed.value.may_have_run
 
 
 @in_loop

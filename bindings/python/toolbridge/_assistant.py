@@ -202,7 +202,10 @@ class Assistant(BaseParticipant):
                 return done.set_exception(closed_error("this participant has left the room", False))
             readiness = reply["readiness"]
             if readiness == "not_bound":
-                why = f"{client} is bound to another assistant, or to none because there are several"
+                why = (
+                    f"{client} is bound to another assistant, or to none because there are several; close the others, or name "
+                    "this assistant in the client's option `assistant`"
+                )
             why = reply.get("message", why)
             if readiness == "ready":
                 done.set_result([_describe(tool) for tool in reply.get("tools", ())])
@@ -275,7 +278,11 @@ class Assistant(BaseParticipant):
         try:
             key = driver.call({"tool": tool, **present(owner=to, turn=turn), **limits}, raw, call)
         except Refused as refused:
-            raise call_error(refused.error) from None
+            error = refused.error
+            if error["kind"] == "limit":  # the core's text is in milliseconds
+                most = f"{error['limit'] / 1000:g}"
+                error = {**error, "message": f"`timeout` is {timeout}; it must be a number of seconds from 0.001 to {most}"}
+            raise call_error(error) from None
         except ValueError as error:
             raise TypeError(str(error)) from None  # the core cannot hold the arguments
         try:

@@ -181,6 +181,15 @@ class Executor:
         else:
             self._stop(job, reason, lambda: self._settle(job, None, _CANCELLED))
 
+    def refuse_unstarted(self) -> None:
+        """Ends all jobs that have not started, because the participant leaves: their callers can know that nothing ran."""
+        for job in list(self._jobs.values()):
+            if job.is_started:
+                continue
+            if not job.is_running:
+                self._leave_queue(job)
+            self._settle(job, None, _LEAVING)
+
     def abort_all(self, reason: StopReason) -> None:
         """Stops all jobs, because the session has ended. Nothing is reported any more."""
         for job in list(self._jobs.values()):
@@ -336,6 +345,7 @@ class Executor:
         job.timer = self._loop.call_later(max(delay, 0), then)
 
 
+_LEAVING: Failure = {"code": "busy", "message": "the participant is leaving; nothing ran"}
 _CANCELLED: Failure = {"code": "cancelled", "message": "the call was cancelled"}
 
 

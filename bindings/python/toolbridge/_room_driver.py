@@ -307,6 +307,8 @@ class RoomDriver:
 
     def _say_goodbye(self) -> None:
         self._queue.drop_streams()
+        if self.is_open:
+            self._executor.refuse_unstarted()  # before the goodbye, which ends the calls that are left as perhaps run
         self._close({"kind": "closed"}, {"type": "close"})
 
     async def _flush(self) -> None:

@@ -38,9 +38,10 @@ pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
         }
         CallError::Busy { .. } => nothing_ran("the app is busy. Call again in a few seconds."),
         CallError::Arguments(error) => nothing_ran(&format!("the arguments cannot be sent: {error}.")),
-        CallError::Closed(_) => {
+        CallError::NotInRoom(_) => {
             nothing_ran("there is no connection to the apps. Call again later, or tell the user.")
         }
+        CallError::Closed(_) => format!("the connection to the apps ended. {MAY_HAVE_RUN}"),
         _ => "the call failed. Call again later, or tell the user.".to_owned(),
     }
 }
@@ -87,10 +88,15 @@ mod tests {
     fn rap_r29_failure_names_no_participant() {
         for error in [
             CallError::Ambiguous { tool: "ring".into(), owners: vec!["planted".into()] },
-            CallError::NotBound { tool: "ring".into(), clients: vec!["planted".into()] },
+            CallError::NotBound {
+                tool: "ring".into(),
+                clients: vec!["planted".into()],
+                assistants: ["planted".into()].into(),
+            },
             CallError::Lost { owner: "planted".into(), why: LossCause::Restarted },
             CallError::Busy { owner: "planted".into(), limit: Some("planted".to_owned()) },
             CallError::Closed(CloseReason::Closed),
+            CallError::NotInRoom(CloseReason::Closed),
         ] {
             let text = text("ring", &error);
             assert!(!text.contains("planted"), "{text}");

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use self::conversation::{Conversation, End};
 use crate::cli::{
     room::{
-        connect::RoomArguments,
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
         consent::Asked,
         offered::OfferOptions,
         record_option::RecordOption,
@@ -53,7 +53,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 const LAST_RESULTS: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
-#[command(after_help = AFTERWORD)]
+#[command(after_help = AFTERWORD, mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,

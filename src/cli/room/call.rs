@@ -11,7 +11,11 @@ use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::cli::{
-    room::{connect::RoomArguments, connection_state, record_option::RecordOption},
+    room::{
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
+        connection_state,
+        record_option::RecordOption,
+    },
     terminal::{
         clock,
         failure::{Failure, hint},
@@ -46,13 +50,18 @@ const LONGEST_JSON: u64 = 24 * 1024 * 1024;
 const DRAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
+#[command(mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     /// Tool to call
     tool: String,
 
-    /// Arguments as a JSON object, or - to read them from standard input
+    /// Arguments as one JSON object, such as '{"on": true}', or - to read them from standard input
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
+
+    /// Further words, which are an error: people expect `key=value` to work
+    #[arg(hide = true)]
+    more: Vec<String>,
 
     #[command(flatten)]
     room_arguments: RoomArguments,
@@ -94,10 +103,7 @@ enum Via {
 }
 
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    let json = parameters(&arguments.arguments)?;
-    if !json.is_map() {
-        return Err(Failure::usage("the arguments must be a JSON object, such as '{\"city\": \"Rome\"}'"));
-    }
+    let json = parameters(&arguments)?;
     let target = arguments.room_arguments.target("call", Role::Assistant)?;
     let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(DRAIN);
     match (&arguments.to, arguments.via) {
@@ -165,13 +171,44 @@ struct Times {
 }
 
 /// Parses the arguments from the command line, or from standard input, which can carry larger ones.
-fn parameters(given: &str) -> Result<Value, Failure> {
+fn parameters(arguments: &Arguments) -> Result<Value, Failure> {
+    let given = &arguments.arguments;
     let mut text = String::new();
     if given == "-" {
         io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
     }
-    Value::from_json(if given == "-" { &text } else { given })
-        .map_err(|error| Failure::usage(format!("the arguments cannot be read as JSON: {error}")))
+    let json = Value::from_json(if given == "-" { &text } else { given });
+    match json {
+        Ok(json) if json.is_map() && arguments.more.is_empty() => Ok(json),
+        json => Err(Failure::usage(not_an_object(arguments, json.err().map(|error| error.to_string())))),
+    }
+}
+
+/// Explains that the arguments are not one JSON object. `key=value` is not accepted, because only the tool's schema could
+/// tell whether `1` is a number or a text; so the message has the command with JSON instead, for the person to check.
+fn not_an_object(arguments: &Arguments, problem: Option<String>) -> String {
+    let words: Vec<_> = std::iter::once(&arguments.arguments).chain(&arguments.more).collect();
+    if let Some(json) = words.iter().map(|word| pair(word)).collect::<Option<serde_json::Map<_, _>>>() {
+        let json = Json::from(json).to_string().replace('\'', r"'\''");
+        return format!(
+            "the arguments must be one JSON object; write: toolbridge call {} '{json}'",
+            arguments.tool
+        );
+    }
+    let problem = problem.map(|problem| format!(" ({problem})")).unwrap_or_default();
+    format!(
+        "the arguments must be one JSON object in quotes, such as toolbridge call {} '{{\"city\": \"Rome\"}}'{problem}",
+        arguments.tool
+    )
+}
+
+/// Returns what `key=value` probably means: the value is JSON if it can be read as that, otherwise text.
+fn pair(word: &str) -> Option<(String, Json)> {
+    let (key, value) = word.split_once('=')?;
+    let is_name =
+        |key: &str| !key.is_empty() && key.chars().all(|it| it.is_alphanumeric() || "_-.".contains(it));
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    is_name(key).then(|| (key.to_owned(), value))
 }
 
 /// One call and the state around it.
@@ -389,6 +426,34 @@ mod tests {
     struct Line {
         #[command(flatten)]
         arguments: Arguments,
+    }
+
+    #[test]
+    fn arguments_that_are_no_json_object_are_refused_with_the_command_to_write() {
+        let refusal = |words: &[&str]| {
+            let line = [&["call", "set_lamp"], words].concat();
+            parameters(&Line::parse_from(line).arguments).map_err(|error| match error {
+                Failure::Usage(text) => text,
+                other => panic!("{other:?}"),
+            })
+        };
+        for (words, json) in [
+            (&["on=true"][..], r#"'{"on":true}'"#),
+            (&["on=true", "level=3", "name=it's late"], r#"'{"on":true,"level":3,"name":"it'\''s late"}'"#),
+            (&["list=[1,2]", "empty="], r#"'{"list":[1,2],"empty":""}'"#),
+        ] {
+            let text = refusal(words).unwrap_err();
+            assert_eq!(
+                text,
+                format!("the arguments must be one JSON object; write: toolbridge call set_lamp {json}")
+            );
+        }
+        for words in [&["{on: true}"][..], &["[1]"], &["{}", "on=true"], &["{\"a\":", "1}"], &["=1"], &["on"]]
+        {
+            let text = refusal(words).unwrap_err();
+            assert!(text.starts_with("the arguments must be one JSON object in quotes, such as"), "{text}");
+        }
+        assert!(refusal(&[]).is_ok() && refusal(&["{\"on\": true}"]).is_ok());
     }
 
     async fn nap(context: ToolContext) -> Result<(), ToolError> {

@@ -25,6 +25,10 @@ use toolbridge::{
     livekit::{self, AccessKey, ConnectOptions, E2eeKey, LiveKitTransport, TokenClaims},
 };
 
+/// The help of `--identity` for subcommands that join as an assistant.
+pub(in crate::cli) const ASSISTANT_IDENTITY: &str = "Identity to join under [default: random]. A client whose author named \
+    its assistant accepts calls from that identity only";
+
 const NO_SERVER: &str = "no server: set LIVEKIT_URL or pass --url";
 const NO_ROOM: &str = "no room: pass --room, or a token that names a room";
 
@@ -68,7 +72,7 @@ pub(in crate::cli) struct RoomArguments {
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// Identity to join under [default: random]. Clients that name their assistant accept calls only from that identity
+    /// Identity to join under [default: random]
     #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     identity: Option<String>,
 

@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use crate::cli::{
-    room::{connect::RoomArguments, connection_state},
+    room::{
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
+        connection_state,
+    },
     terminal::{
         clock,
         failure::Failure,
@@ -34,6 +37,7 @@ const LARGEST: i64 = 14_000;
 const MOST_IN_FLIGHT: usize = 64;
 
 #[derive(Debug, Args)]
+#[command(mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,

@@ -7,7 +7,10 @@ use std::{
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
-use crate::cli::{room::connect::Key, terminal::failure::Failure};
+use crate::cli::{
+    room::connect::Key,
+    terminal::{clock, failure::Failure},
+};
 
 /// The default lifetime of a token: long enough to start an app by hand.
 const DEFAULT_LIFE: &str = "10m";
@@ -31,7 +34,7 @@ pub(in crate::cli) struct Arguments {
     hidden: bool,
 
     /// Lifetime of the token, such as 90s, 10m or 1h
-    #[arg(long, default_value = DEFAULT_LIFE, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, default_value = DEFAULT_LIFE, value_parser = clock::validity, value_name = "TIME")]
     ttl: Duration,
 
     #[command(flatten)]

@@ -41,7 +41,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "[NAME=]URL", value_parser = sources::toolset)]
     rap: Vec<String>,
 
-    /// Print one JSON array with owner, name, description, via, schema and annotations of each tool
+    /// Print one JSON array with owner, name, description, via, inputSchema and annotations of each tool
     #[arg(long)]
     json: bool,
 
@@ -137,7 +137,7 @@ async fn gather(room: &mut impl Transport, wait: Duration) -> Result<Shown, Fail
         }
     }
     for silent in &waiting {
-        hint(&format!("{silent} did not answer within {wait:?}"));
+        hint(&format!("{silent} did not answer within {}", humantime::format_duration(wait)));
     }
     Ok(shown)
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cli::{
     room::{
-        connect::RoomArguments,
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
         connection_state, prompts,
         record_option::RecordOption,
         sources::{in_current_folder, started_agent, variable},
@@ -37,7 +37,7 @@ Each line that you type is a prompt. While the agent works, `cancel` stops it, a
 const LONGEST_PROGRESS: usize = 200;
 
 #[derive(Debug, Args)]
-#[command(after_help = AFTERWORD)]
+#[command(after_help = AFTERWORD, mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,

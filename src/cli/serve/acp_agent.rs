@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::cli::{
     room::{
         client,
-        connect::RoomArguments,
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
         consent::Asked,
         sources::{SourceArguments, with_sources},
     },
@@ -37,7 +37,7 @@ const SETTLE: Duration = Duration::from_secs(4);
 const MAX_SAID: usize = 4 << 10;
 
 #[derive(Debug, Args)]
-#[command(after_help = AFTERWORD)]
+#[command(after_help = AFTERWORD, mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,

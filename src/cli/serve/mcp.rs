@@ -9,7 +9,11 @@ use std::{
 use clap::{Args, builder::NonEmptyStringValueParser};
 
 use crate::cli::{
-    room::{connect::RoomArguments, connection_state, offered::OfferOptions},
+    room::{
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
+        connection_state,
+        offered::OfferOptions,
+    },
     terminal::{
         failure::{Failure, hint},
         file,
@@ -38,7 +42,7 @@ const NAMELESS: &str = "warning: MCP requests for the names of this machine are 
      hosts on other machines use with --allow-host";
 
 #[derive(Debug, Args)]
-#[command(after_help = AFTERWORD)]
+#[command(after_help = AFTERWORD, mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,

@@ -9,7 +9,11 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 use url::Url;
 
 use crate::cli::{
-    room::{connect::RoomArguments, connection_state, offered::OfferOptions},
+    room::{
+        connect::{ASSISTANT_IDENTITY, RoomArguments},
+        connection_state,
+        offered::OfferOptions,
+    },
     terminal::{
         failure::{Failure, hint},
         file,
@@ -31,7 +35,7 @@ has to be allowed:
 const UNENCRYPTED: &str = "warning: RAP is served over unencrypted HTTP, so anyone on the network path can read and use the secret path";
 
 #[derive(Debug, Args)]
-#[command(after_help = AFTERWORD)]
+#[command(after_help = AFTERWORD, mut_arg("identity", |it| it.help(ASSISTANT_IDENTITY)))]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     room_arguments: RoomArguments,

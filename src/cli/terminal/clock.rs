@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use toolbridge::livekit::Token;
+
 /// Returns the time in milliseconds since 1970.
 pub(in crate::cli) fn unix_millis() -> u64 {
     u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
@@ -54,6 +56,17 @@ pub(in crate::cli) fn length(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses the lifetime of a token.
+pub(in crate::cli) fn validity(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+        Duration::ZERO => Err("it must be more than 0".to_owned()),
+        time if time > Token::MAX_TTL => {
+            Err(format!("it must be at most {}", humantime::format_duration(Token::MAX_TTL)))
+        }
+        time => Ok(time),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +77,9 @@ mod tests {
         assert_eq!(limit("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(limit("10m"), Ok(LONGEST));
         assert_eq!(length("30d"), Ok(LONGEST_RECORDING));
+        assert_eq!(validity("1day"), Ok(Token::MAX_TTL));
+        assert_eq!(validity("25h"), Err("it must be at most 1day".to_owned()));
+        assert!(validity("0s").is_err());
         assert!(length("0s").is_err() && length("31d").is_err() && length("5").is_err());
         for bad in ["0s", "999us", "601s", "300000000000y", "5", "-1s", ""] {
             assert!(limit(bad).is_err(), "{bad}");

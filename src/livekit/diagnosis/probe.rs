@@ -19,6 +19,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
 use crate::{
+    clock::Spelled,
     livekit::{
         ConnectError, ConnectOptions,
         signaling::{
@@ -244,7 +245,7 @@ impl Probe {
         let stream = match time::timeout(self.limit, connecting).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(tls_fault(&error)),
-            Err(_) => return Err(TlsFault::Ended(format!("nothing came within {:?}", self.limit))),
+            Err(_) => return Err(TlsFault::Ended(format!("nothing came within {}", Spelled(self.limit)))),
         };
         let session = stream.get_ref().1;
         let chain = session.peer_certificates().unwrap_or_default();

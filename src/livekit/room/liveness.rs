@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::transport::CloseReason;
+use crate::{clock::Spelled, transport::CloseReason};
 
 /// The interval of ICE checks on an idle path. A server with a full ICE agent also sends its own checks, every 2 s.
 pub(crate) const CHECK: Duration = Duration::from_secs(1);
@@ -108,7 +108,7 @@ impl fmt::Display for Loss {
         match self {
             Self::Signaling(how) => write!(f, "the signaling connection ended ({how})"),
             Self::PeerConnection(how) => f.write_str(how),
-            Self::Silence(limit) => write!(f, "no packets from the server for {limit:?}"),
+            Self::Silence(limit) => write!(f, "no packets from the server for {}", Spelled(*limit)),
             Self::Stalled => f.write_str("the server sends packets but acknowledges none"),
             Self::Asked(reason) => write!(f, "the server asked to reconnect ({reason})"),
             Self::Ghost => f.write_str("an earlier rejoin attempt reached the server late"),
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(liveness.poll(heard + SILENCE - MS), None);
         assert_eq!(liveness.poll_timeout(), heard + SILENCE);
         assert_eq!(liveness.poll(heard + SILENCE), lost(Loss::Silence(SILENCE)));
-        assert!(SILENCE > 2 * CHECK && Loss::Silence(SILENCE).to_string().contains("2.8s"));
+        assert!(SILENCE > 2 * CHECK && Loss::Silence(SILENCE).to_string().contains("2.8 s"));
     }
 
     #[test]

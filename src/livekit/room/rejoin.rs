@@ -10,6 +10,7 @@ use std::{
 
 use super::liveness::{End, Loss};
 use crate::{
+    clock::Spelled,
     livekit::{error::ConnectError, signaling::is_passing},
     transport::CloseReason,
 };
@@ -197,8 +198,10 @@ impl Rejoin {
         if now.saturating_duration_since(*lost_at) < limit {
             return None;
         }
-        let why =
-            if limit.is_zero() { why.clone() } else { format!("{why}; not reconnected within {limit:?}") };
+        let why = match limit.is_zero() {
+            true => why.clone(),
+            false => format!("{why}; not reconnected within {}", Spelled(limit)),
+        };
         Some(CloseReason::ConnectionLost(why.into()))
     }
 

@@ -12,6 +12,7 @@ use super::{
     rejoin::{Failure, Rejoin, Step},
 };
 use crate::{
+    clock::Spelled,
     livekit::{
         chance,
         error::ConnectError,
@@ -138,7 +139,7 @@ async fn attempt(
             }
             Ok(Ok(token)) => token,
             Ok(Err(why)) => return Err(Failure::NoToken(why)),
-            Err(_) => return Err(Failure::NoToken(format!("none came within {limit:?}"))),
+            Err(_) => return Err(Failure::NoToken(format!("none came within {}", Spelled(limit)))),
         },
     };
     if !tokens::has_the_form_of_a_token(&token) {
@@ -262,7 +263,7 @@ mod tests {
         assert!(matches!(failure, Failure::NoToken(why) if why == "away"));
         let silent = TokenSource::new(std::future::pending::<Result<String, std::io::Error>>);
         let failure = attempt(&connector, Some(&silent), EXPIRED.into(), false, LIMIT).await.err().unwrap();
-        assert!(matches!(failure, Failure::NoToken(why) if why.contains("10s")));
+        assert!(matches!(failure, Failure::NoToken(why) if why.contains("10 s")));
         let failure =
             attempt(&connector, Some(&source("none")), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(matches!(failure, Failure::NoToken(why) if why.contains("not a JWT")));

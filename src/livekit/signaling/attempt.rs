@@ -12,7 +12,10 @@ use super::{
     server_event::{ServerEvent, server_leave},
     websocket::DialFailure,
 };
-use crate::livekit::room::liveness::{End, Loss};
+use crate::{
+    clock::Spelled,
+    livekit::room::liveness::{End, Loss},
+};
 
 /// An attempt to resume signaling.
 pub(super) enum Attempt {
@@ -52,7 +55,7 @@ pub(super) async fn step(attempt: &mut Option<Attempt>) -> Step {
         }
         // Until a fixed time: this future is dropped and made again with each event that its caller handles.
         Some(Attempt::Opening { response, limit, until }) => match time::timeout_at(*until, response).await {
-            Err(_) => Step::TimedOut(NotResumed::Again(format!("no answer within {limit:?}"))),
+            Err(_) => Step::TimedOut(NotResumed::Again(format!("no answer within {}", Spelled(*limit)))),
             Ok(answer) => Step::Answered(match answer {
                 Ok(Ok(Accepted::Resume(answer))) => Ok(answer),
                 Ok(Ok(_)) => Err(NotResumed::Again("the server's response is no resume".into())),

@@ -19,6 +19,7 @@ use super::{
     server_event::{ServerEvent, server_event},
     websocket::{DialFailure, FrameLimits, Incoming, Socket, SocketReader, SocketWriter, Unread},
 };
+use crate::clock::Spelled;
 
 /// The time limit of leaving and closing, for the case that the socket is dead.
 pub(super) const GOODBYE: Duration = Duration::from_secs(1);
@@ -150,7 +151,7 @@ impl OpenLink {
                         rtt: milliseconds(round_trip),
                     }))
                 }
-                () = &mut silence => return format!("no message for {timeout:?}"),
+                () = &mut silence => return format!("no message for {}", Spelled(timeout)),
             };
             if let Err(error) = written {
                 return error.to_string();
@@ -238,7 +239,7 @@ mod tests {
         let (_requests, mut waiting) = mpsc::channel(1);
         let start = time::Instant::now();
         let lost = time::timeout(Duration::from_secs(60), serve(near, &mut waiting)).await.unwrap();
-        assert_eq!((lost.as_str(), start.elapsed()), ("no message for 15s", Duration::from_secs(15)));
+        assert_eq!((lost.as_str(), start.elapsed()), ("no message for 15 s", Duration::from_secs(15)));
         let mut server = server(far).await;
         for _ in 0..2 {
             assert!(matches!(request(&mut server).await, signal_request::Message::PingReq(_)));

@@ -22,7 +22,7 @@ use tokio::{
 use url::{Host, Url};
 
 use super::host_lookup;
-use crate::net::host;
+use crate::{clock::Spelled, net::host};
 
 mod no_proxy;
 
@@ -170,7 +170,7 @@ impl Proxy {
         let head = match time::timeout(limit, asked).await {
             Ok(Ok(head)) => head,
             Ok(Err(error)) => return Err(self.failed(error)),
-            Err(_) => return Err(self.failed(format!("no response within {limit:?}"))),
+            Err(_) => return Err(self.failed(format!("no response within {}", Spelled(limit)))),
         };
         verdict(&head).map_err(|reason| self.failed(reason))
     }

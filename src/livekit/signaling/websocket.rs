@@ -21,6 +21,7 @@ use super::{
     tls,
 };
 use crate::{
+    clock::Spelled,
     livekit::error::NO_TLS,
     net::tls_error::{cause, of_tls},
 };
@@ -134,7 +135,7 @@ pub(crate) async fn open(
     limit: Duration,
 ) -> Result<Socket, DialFailure> {
     let opened = time::timeout(limit, open_without_limit(url, token, roots, limit)).await;
-    opened.unwrap_or_else(|_| Err(DialFailure::unreachable(format!("no answer within {limit:?}"))))
+    opened.unwrap_or_else(|_| Err(DialFailure::unreachable(format!("no answer within {}", Spelled(limit)))))
 }
 
 async fn open_without_limit(
@@ -180,7 +181,7 @@ async fn through(
         Ok(stream)
     };
     let opened = time::timeout(limit, opened).await;
-    opened.unwrap_or_else(|_| Err(proxy.failed(format!("no response within {limit:?}"))))
+    opened.unwrap_or_else(|_| Err(proxy.failed(format!("no response within {}", Spelled(limit)))))
 }
 
 async fn reach(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {

@@ -28,6 +28,8 @@ const HELD: &str = "bridge.held";
 const BEGAN: &str = "bridge.began";
 /// Names the tools that the sender of a registration has and does not offer, with the reasons.
 const LEFT_OUT: &str = "bridge.leftOut";
+/// States that the sender, a client, has not bound the receiver.
+const UNBOUND: &str = "bridge.unbound";
 /// Makes a stop a goodbye.
 const BYE: &str = "bridge.bye";
 
@@ -163,6 +165,12 @@ impl Received {
         self.frame.meta_bool(BEGAN)
     }
 
+    /// Returns whether a client states that it has not bound the local participant: in a registration that it withdraws,
+    /// or in a refusal.
+    pub(super) fn is_of_unbound(&self) -> bool {
+        self.frame.meta_bool(UNBOUND)
+    }
+
     /// Returns whether a stop is a goodbye.
     pub(super) fn has_goodbye_mark(&self) -> bool {
         self.frame.meta_bool(BYE)
@@ -212,6 +220,11 @@ pub(super) fn goodbye() -> Meta {
 /// Returns the `meta` of an answer whose tool had started although its code otherwise proves that nothing ran.
 pub(super) fn begun() -> Meta {
     Meta::new().with_bool(BEGAN, true)
+}
+
+/// Returns the `meta` of a frame to a participant that the client has not bound.
+pub(super) fn unbound() -> Meta {
+    Meta::new().with_bool(UNBOUND, true)
 }
 
 /// Returns an application's `meta` with the address of the owner's instance.

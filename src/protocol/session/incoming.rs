@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{ControlStop, Message, Meta, ToolUseRequest, ToolUseResult},
     sorted::SortedMap,
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
@@ -35,6 +35,9 @@ use crate::{
     transport::{Identity, Sid},
     value::Value,
 };
+
+/// Why a client that leaves refuses a call.
+pub(super) const LEAVING: &str = "the client is leaving";
 
 /// The requests from peers.
 #[derive(Debug, Default)]
@@ -253,6 +256,17 @@ impl Incoming {
         self.release_claims(core);
     }
 
+    /// Ends the calls of which nothing can have run, because the client leaves: the goodbye would leave that open.
+    pub(super) fn refuse_unstarted(&mut self, core: &mut Core) {
+        self.release_claims(core);
+        for key in core.jobs.awaiting_consent_of_peers() {
+            let Core { cx, peers, delivery, jobs } = core;
+            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, leaving()) {
+                self.job_ended(core, ended);
+            }
+        }
+    }
+
     /// Returns whether a caller in the room has not acknowledged a result.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
         self.caches.values().any(RequestCache::is_awaited)
@@ -343,7 +357,15 @@ impl Incoming {
 
     fn cancel_job(&mut self, core: &mut Core, key: super::JobKey, reason: StopReason) {
         let Core { cx, peers, delivery, jobs } = core;
-        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, ToolError::cancelled()) {
+        // The caller may return, and its call is still open then. `cancelled` would not say that nothing ran.
+        let error = match reason {
+            StopReason::CallerGone if jobs.awaits_consent(key) => {
+                let text = "the question was withdrawn because the caller was away; nothing ran";
+                ToolError::new(ErrorCode::PERMISSION_DENIED, text)
+            }
+            _ => ToolError::cancelled(),
+        };
+        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, error) {
             self.job_ended(core, ended);
         }
     }
@@ -548,7 +570,7 @@ impl Incoming {
         let (id, request) = (&inbound.caller, &inbound.request);
         let caps = &core.cx.config.caps;
         if self.is_draining || core.peers.get(id).is_none() {
-            return Err("the client is leaving".to_owned());
+            return Err(LEAVING.to_owned());
         }
         let is_echo = request.tool_name == ToolName::ECHO;
         let rate = caps.requests.calls_per_second;
@@ -598,6 +620,11 @@ impl Incoming {
             None => {}
         }
     }
+}
+
+/// Returns the answer to a call that has not started when the client leaves.
+fn leaving() -> ToolError {
+    ToolError::new(ErrorCode::BUSY, format!("{LEAVING}{NOTHING_RAN}"))
 }
 
 /// Reports that this client must run a request.
@@ -653,35 +680,37 @@ fn must_claim(core: &Core, inbound: &InboundRequest) -> bool {
 
 /// Returns why a participant that is not the bound assistant is refused.
 fn not_bound(core: &Core, caller: &Identity) -> Refusal {
-    let text = match core.peers.why_not_assistant(&core.cx, caller) {
-        Some(why) => {
-            let caller = shown(caller.as_str());
-            format!("this client does not accept {caller} as its assistant: {}", why.explain(&caller))
-        }
-        None => match core.peers.bound() {
-            Some(bound) => format!(
-                "this client is bound to another assistant, {}, and serves one at a time: close that one, or name {} as \
-                 the client's assistant",
-                shown(bound.as_str()),
-                shown(caller.as_str())
-            ),
-            None => "this client is bound to no assistant, because there are several: close the others, or name one \
-                     as the client's assistant"
-                .to_owned(),
-        },
+    let name = shown(caller.as_str());
+    if let Some(why) = core.peers.why_not_assistant(&core.cx, caller) {
+        let text = format!("this client does not accept {name} as its assistant: {}", why.explain(&name));
+        return Refusal::new(ErrorCode::PERMISSION_DENIED, text);
+    }
+    let text = match (&core.cx.config.assistant, core.peers.bound()) {
+        (Some(named), _) if named != caller => format!(
+            "this client accepts no other assistant than {}, which its author named: name {name} as the client's assistant",
+            shown(named.as_str())
+        ),
+        (_, Some(bound)) => format!(
+            "this client is bound to another assistant, {}, and serves one at a time: close that one, or name {name} as the \
+             client's assistant",
+            shown(bound.as_str())
+        ),
+        (_, None) => format!(
+            "this client is bound to no assistant, because there are several: close the others, or name {name} as the \
+             client's assistant"
+        ),
     };
-    Refusal::new(ErrorCode::PERMISSION_DENIED, text)
+    Refusal { is_unbound: true, ..Refusal::new(ErrorCode::PERMISSION_DENIED, text) }
 }
 
 /// Sends the refusal of a request.
-fn send_refusal(
-    core: &mut Core,
-    inbound: &InboundRequest,
-    refusal: &Refusal,
-) -> crate::protocol::frame::Message {
+fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) -> Message {
     let error = ToolError::new(refusal.code.clone(), &*refusal.text);
     let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
-    core.post_small(&inbound.caller, &message);
+    let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
+    if let Err(error) = core.post(&inbound.caller, &meta, &message) {
+        tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
+    }
     message
 }
 

@@ -353,11 +353,17 @@ impl Outgoing {
         }
     }
 
-    /// Settles all open calls.
-    pub(super) fn close(&mut self, core: &mut Core, error: impl Fn(Option<Identity>) -> CallError) {
+    /// Settles all open calls. `error` gets the owner, and whether the tool may have run.
+    pub(super) fn close(&mut self, core: &mut Core, error: impl Fn(Option<Identity>, bool) -> CallError) {
         let open: Vec<_> = self.calls.keys().collect();
         for key in open {
-            let error = error(self.calls.get(&key).and_then(Call::owner));
+            let Some(call) = self.calls.get(&key) else { continue };
+            let may_have_run = match call.stage() {
+                Stage::Waiting => false,
+                Stage::Asked(asked) => !asked.was_never_sent(core),
+                Stage::Own(job) => !core.jobs.awaits_consent(*job),
+            };
+            let error = error(call.owner(), may_have_run);
             self.settle_call(core, key, Err(error));
         }
     }

@@ -1,6 +1,9 @@
 //! Runs one call from the queue to its outcome.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument, Span};
@@ -30,7 +33,29 @@ pub(super) struct Run {
     pub(super) room: RoomAccess,
     pub(super) slot: Admission,
     pub(super) stop: StopSignal,
+    pub(super) start: Start,
     pub(super) reporter: Reporter,
+}
+
+/// Whether a call starts. Its task or the executor decides that, once: so a call that the executor has refused never runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Start(Arc<OnceLock<bool>>);
+
+impl Start {
+    /// Starts the call. Returns false if it was refused.
+    fn begin(&self) -> bool {
+        self.0.set(true).is_ok()
+    }
+
+    /// Refuses the call. Returns false if it has started, or was refused before.
+    pub(super) fn refuse(&self) -> bool {
+        self.0.set(false).is_ok()
+    }
+}
+
+/// Returns the outcome of a call that has not started when the participant leaves.
+pub(crate) fn leaving() -> ToolError {
+    ToolError::new(ErrorCode::BUSY, "the participant is leaving; nothing ran")
 }
 
 /// What a running tool may do in the room.
@@ -45,11 +70,11 @@ pub(super) struct RoomAccess {
 pub(super) async fn run(call: Run) {
     let span = call.span.clone();
     async move {
-        let Run { job, offered, room, slot, stop, reporter, .. } = call;
+        let Run { job, offered, room, slot, stop, start, reporter, .. } = call;
         match wait(slot, &job, &stop).await {
             Err(refusal) => reporter.settle(Err(refusal)),
             Ok(slot) => {
-                execute(job, &offered, room, stop, reporter).await;
+                execute(job, &offered, room, (stop, start), reporter).await;
                 drop(slot);
             }
         }
@@ -72,7 +97,13 @@ async fn wait(slot: Admission, job: &Job, stop: &StopSignal) -> Result<Slot, Too
     }
 }
 
-async fn execute(job: Job, offered: &Offered, room: RoomAccess, stop: StopSignal, reporter: Reporter) {
+async fn execute(
+    job: Job,
+    offered: &Offered,
+    room: RoomAccess,
+    (stop, start): (StopSignal, Start),
+    reporter: Reporter,
+) {
     let trace = job.trace();
     let Job { arguments, caller, call, meta, .. } = job;
     let tool = &offered.own;
@@ -80,6 +111,9 @@ async fn execute(job: Job, offered: &Offered, room: RoomAccess, stop: StopSignal
         Ok(arguments) => arguments,
         Err(refusal) => return reporter.settle(Err(refusal)),
     };
+    if !start.begin() {
+        return reporter.settle(Err(leaving()));
+    }
     // A source that validates arguments itself may still refuse them, and reports its start itself.
     if !offered.source.validates_arguments() {
         reporter.started();

@@ -301,6 +301,38 @@ async fn call_that_waits_too_long_never_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refused_call_never_starts_and_a_started_one_is_not_refused() {
+    let source = TestTools::new(&["wait"]);
+    let sources: Vec<Arc<dyn AnySource>> = vec![Arc::new(Arc::clone(&source))];
+    let (mut executor, mut reports) = Executor::with_caps(sources, 1, 2).unwrap();
+    executor.execute(job(1, "wait"), Span::none());
+    executor.execute(job(2, "wait"), Span::none());
+    started(&mut reports).await;
+    // Its task has not run yet.
+    assert_eq!(executor.refuse_unstarted(), [JobKey(2)]);
+    assert!(executor.refuse_unstarted().is_empty());
+    source.open.notify_one();
+    let (one, two) = (outcome(&mut reports).await, outcome(&mut reports).await);
+    let refused = [one, two].into_iter().find(|(key, _)| *key == JobKey(2)).unwrap();
+    assert!(refused.1.is_err());
+    executor.rest().await;
+    assert_eq!(source.runs.load(Ordering::SeqCst), 1);
+}
+
+/// The executor decides on one thread, and the task of the call on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_that_starts_while_the_participant_leaves_either_runs_or_is_refused() {
+    for _ in 0..200 {
+        let source = TestTools::new(&["echo"]);
+        let (mut executor, _reports) = executor(&source);
+        executor.execute(job(1, "echo"), Span::none());
+        let refused = executor.refuse_unstarted().len();
+        executor.rest().await;
+        assert_eq!(source.runs.load(Ordering::SeqCst) + refused, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn unread_progress_is_replaced_by_the_next() {
     let source = TestTools::new(&["chatty"]);
     let (mut executor, mut reports) = executor(&source);

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::later,
     protocol::session::{CallRecord, Event, Output, Question, Selection, SendFailure, Session},
-    runtime::executor::{Done, Executor, Questions, Reports},
+    runtime::executor::{self, Done, Executor, Questions, Reports},
     tool::{CallError, Job, JobKey, Outcome, Progress, Tool},
     transport::{
         CloseReason, ConnectionState, SendError, Sid, Transport, TransportEvent,
@@ -489,7 +489,13 @@ impl<T: Transport> Driver<T> {
         {
             let mut inner = self.shared.lock();
             match reason {
-                CloseReason::Closed => inner.session.close(now()),
+                CloseReason::Closed => {
+                    // Before the goodbye, which ends the calls that are left as perhaps run.
+                    for key in self.executor.refuse_unstarted() {
+                        inner.session.settle(now(), key, Err(executor::leaving()));
+                    }
+                    inner.session.close(now());
+                }
                 _ => inner.session.handle_event(now(), TransportEvent::Closed(reason.clone())),
             }
         }

@@ -138,7 +138,11 @@ pub enum ReadyError {
         waited: Duration,
     },
     /// The client is bound to another assistant, or to none because there are several.
-    #[error("{} is bound to another assistant, or to none because there are several", shown(client.as_str()))]
+    #[error(
+        "{} is bound to another assistant, or to none because there are several; close the others, or name this assistant \
+         in the client's option `assistant`",
+        shown(client.as_str())
+    )]
     NotBound {
         /// The client.
         client: Identity,

@@ -83,7 +83,7 @@ impl RoomReports {
     ) -> Result<T, ReportError> {
         let shared = self.0.upgrade().ok_or(ReportError::Closed(CloseReason::Closed))?;
         let mut inner = shared.lock();
-        if let Some(CallError::Closed(reason)) = shared.refusal(&inner) {
+        if let Some(CallError::NotInRoom(reason)) = shared.refusal(&inner) {
             return Err(ReportError::Closed(reason));
         }
         let done = command(&mut inner);

@@ -12,9 +12,11 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,26 @@ def _part(data: bytes) -> str:
 async def connect(room: rtc.Room, name: str, identity: str, role: str | None, **grants: bool) -> None:
     options = rtc.RoomOptions(auto_subscribe=False, dynacast=False)
     await room.connect(os.environ["LIVEKIT_URL"], token(name, identity, role, **grants), options)
+
+
+@asynccontextmanager
+async def dev_server() -> AsyncIterator[dict[str, str]]:
+    """Runs `toolbridge dev`. The value is the environment of programs that use it."""
+    key = {"LIVEKIT_API_KEY": "devkey", "LIVEKIT_API_SECRET": "secret"}
+    child = await asyncio.create_subprocess_exec(
+        os.environ["TOOLBRIDGE"], "dev", "--port", "0", stdout=asyncio.subprocess.PIPE, env={**os.environ, **key}
+    )
+    assert child.stdout is not None
+    try:
+        found = None
+        while found is None:
+            line = (await child.stdout.readline()).decode()
+            assert line, "toolbridge dev did not start"
+            found = re.search(r"LIVEKIT_URL=(\S+)", line)
+        yield {"LIVEKIT_URL": found[1], **key}
+    finally:
+        child.terminate()
+        await child.communicate()  # reads what it has printed since
 
 
 class Program:

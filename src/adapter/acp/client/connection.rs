@@ -153,7 +153,8 @@ impl Connection {
             Ok(Err(Failure::Said(error))) => Err(connection.with_stderr(error)),
             Ok(Err(Failure::Gone(reason))) => Err(connection.explained(name, reason).await),
             Err(_) => {
-                let reason = format!("it did not open a session within {} s", settings.start_limit.as_secs());
+                let reason =
+                    format!("it did not open a session within {} s", settings.start_limit.as_secs_f64());
                 Err(connection.explained(name, reason).await)
             }
         }

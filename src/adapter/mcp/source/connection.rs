@@ -260,5 +260,5 @@ async fn subscribed(live: Live, shared: Arc<Shared>) {
 }
 
 fn no_answer(shared: &Shared) -> String {
-    format!("it did not answer within {} s", shared.settings.start_limit.as_secs())
+    format!("it did not answer within {} s", shared.settings.start_limit.as_secs_f64())
 }

@@ -54,7 +54,7 @@ pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Res
     match timeout_at(deadline, pages(shared, live)).await {
         Ok(definitions) => Ok(toolset(shared, &definitions?, live.has_headers && live.is_modern())),
         Err(_) => {
-            let limit = shared.settings.start_limit.as_secs();
+            let limit = shared.settings.start_limit.as_secs_f64();
             Err(shared.fail(format!("it did not list all its tools within {limit} s")))
         }
     }
@@ -97,7 +97,7 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
     let fail = |reason: String| Err(shared.fail(reason));
     let answer = match timeout(LIST_LIMIT, asked).await {
         Ok(answer) => answer,
-        Err(_) => return fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs())),
+        Err(_) => return fail(format!("it did not list its tools within {} s", LIST_LIMIT.as_secs_f64())),
     };
     let text = match answer {
         Ok(text) => text,

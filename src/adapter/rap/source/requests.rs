@@ -48,7 +48,7 @@ pub(super) enum RequestError {
     Host(String),
     #[error(transparent)]
     Http(#[from] HttpError),
-    #[error("{host} did not answer within {} s", .limit.as_secs())]
+    #[error("{host} did not answer within {} s", .limit.as_secs_f64())]
     TooSlow { host: String, limit: Duration },
     #[error("the answer of {host} is not UTF-8")]
     NotUtf8 { host: String },

@@ -3,12 +3,15 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::{list, span};
-use crate::livekit::{
-    diagnosis::{
-        check::Finding,
-        probe::{ConnectFault, Encrypted, HttpAnswer, HttpFault, NameFault, RouteFault, TlsFault},
+use crate::{
+    clock::Spelled,
+    livekit::{
+        diagnosis::{
+            check::Finding,
+            probe::{ConnectFault, Encrypted, HttpAnswer, HttpFault, NameFault, RouteFault, TlsFault},
+        },
+        error::NO_TLS,
     },
-    error::NO_TLS,
 };
 
 /// A certificate that expires sooner than this should have been renewed: 14 days, in seconds.
@@ -51,7 +54,7 @@ pub(crate) fn name(
             ),
         ),
         Err(NameFault::Silent) => Finding::failed(
-            format!("the DNS server did not answer for {host} within {limit:?}"),
+            format!("the DNS server did not answer for {host} within {}", Spelled(limit)),
             "check this machine's network and its DNS server (/etc/resolv.conf)",
         ),
     }
@@ -108,7 +111,7 @@ pub(crate) fn connection(
 fn fault(fault: &ConnectFault, limit: Duration) -> String {
     match fault {
         ConnectFault::Refused => "refuses the connection".into(),
-        ConnectFault::Silent => format!("does not answer within {limit:?}"),
+        ConnectFault::Silent => format!("does not answer within {}", Spelled(limit)),
         ConnectFault::NoRoute => "cannot be reached from this network".into(),
         ConnectFault::Other(system) => format!("fails: {system}"),
     }
@@ -274,7 +277,7 @@ fn no_http(fault: &HttpFault, encrypted: bool, limit: Duration) -> Finding {
     match fault {
         HttpFault::NotHttp => Finding::failed("the server at this port does not speak HTTP", scheme),
         HttpFault::Silent => Finding::failed(
-            format!("the server accepts the connection but does not answer within {limit:?}"),
+            format!("the server accepts the connection but does not answer within {}", Spelled(limit)),
             format!("the server hangs, or another service uses this port: check its log; {scheme}"),
         ),
         HttpFault::Ended(reason) => Finding::failed(

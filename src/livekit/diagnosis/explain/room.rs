@@ -7,6 +7,7 @@ use std::{
 
 use super::list;
 use crate::{
+    clock::Spelled,
     livekit::{
         ConnectError, JoinPhase, RelayError, TokenRefusal,
         diagnosis::{
@@ -41,7 +42,7 @@ pub(crate) fn not_joined(error: &ConnectError, why: TokenRefusal, made_here: boo
             "update the server to 1.9.11 or newer",
         ),
         ConnectError::Timeout { limit, .. } => Finding::failed(
-            format!("the server did not answer the join within {limit:?}"),
+            format!("the server did not answer the join within {}", Spelled(*limit)),
             "a web server or firewall may block WebSockets: make it forward `Upgrade: websocket`; or the server is \
             overloaded: check its log",
         ),

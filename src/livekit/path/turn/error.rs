@@ -48,7 +48,7 @@ pub enum RelayError {
         words: String,
     },
     /// The relay did not respond in time.
-    #[error("no response within {0:?}")]
+    #[error("no response within {} s", .0.as_secs_f64())]
     Silent(Duration),
     /// The relay sent an invalid message.
     #[error("invalid TURN message ({0})")]

@@ -215,7 +215,7 @@ async fn proxy_response_is_bounded() {
     assert!(answered(b"", true).await.unwrap_err().source.to_string().contains("closed the connection"));
     assert!(answered(b"HTTP/1.1 200 OK\r\n", true).await.unwrap_err().source.to_string().contains("closed"));
     assert!(
-        answered(b"HTTP/1.1 200 OK\r\n", false).await.unwrap_err().source.to_string().contains("within 5s")
+        answered(b"HTTP/1.1 200 OK\r\n", false).await.unwrap_err().source.to_string().contains("within 5 s")
     );
     let endless = [b"HTTP/1.1 200 OK\r\n".as_slice(), &vec![b'x'; 2 * MAX_HEAD]].concat();
     assert!(answered(&endless, false).await.unwrap_err().source.to_string().contains("longer than 16384"));

@@ -23,7 +23,7 @@ async fn proxy_that_does_not_respond_is_named() {
     let (error, took) = gone_through(&format!("http://{address}"), &[]).await;
     assert_eq!(took, LIMIT * 4 / 5);
     assert_eq!(error.proxy, format!("{address} (all_proxy)"));
-    assert_eq!(error.source.to_string(), "no response within 80s");
+    assert_eq!(error.source.to_string(), "no response within 80 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,5 +56,5 @@ async fn time_to_reach_a_proxy_counts_toward_its_limit() {
         gone = gone_through(&address, &roots) => gone,
         () = serving => unreachable!("it never ends"),
     };
-    assert_eq!((error.source.to_string().as_str(), took), ("no response within 80s", LIMIT * 4 / 5));
+    assert_eq!((error.source.to_string().as_str(), took), ("no response within 80 s", LIMIT * 4 / 5));
 }

@@ -316,13 +316,16 @@ impl Exchange {
     /// Ends the session. `is_orderly` states whether peers are sent a goodbye.
     pub(crate) fn end(&mut self, core: &mut Core, reason: &CloseReason, is_orderly: bool) {
         if is_orderly {
+            // Before the goodbye, which ends the other calls as perhaps run.
+            self.incoming.refuse_unstarted(core);
             // Before the calls are settled: the goodbye ends all of them at its receiver. Nothing is sent to
             // that peer afterwards, so there is no stop for each call.
             core.say_goodbye();
         } else {
             core.peers.clear(); // no peer can be reached
         }
-        let close = |owner: Option<Identity>| match owner {
+        let close = |owner: Option<Identity>, may_have_run: bool| match owner {
+            _ if !may_have_run => CallError::NotInRoom(reason.clone()),
             Some(owner) if !is_orderly => CallError::Lost { owner, why: LossCause::Disconnected },
             _ => CallError::Closed(reason.clone()),
         };

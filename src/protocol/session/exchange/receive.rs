@@ -343,6 +343,9 @@ impl Exchange {
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
             Message::Acknowledgement(it) => self.outgoing.handle_acknowledgement(core, id, &it),
             Message::ToolProgress(it) => self.outgoing.handle_progress(core, id, received, it),
+            Message::ToolsRegister(_) if received.is_of_unbound() => {
+                core.peers.handle_unbound(&mut core.cx, id);
+            }
             Message::ToolsRegister(offered) => {
                 let Core { cx, peers, delivery, .. } = core;
                 if peers.handle_registration(cx, delivery, id, offered, received.left_out()) {

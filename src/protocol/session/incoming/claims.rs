@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Core, InboundRequest, Incoming, Purpose, Timer, check_request, requested};
+use super::{Core, InboundRequest, Incoming, Purpose, Timer, check_request, leaving, requested};
 use crate::{
     clock::Instant,
     protocol::{
@@ -118,8 +118,7 @@ impl Incoming {
         let callers: Vec<_> = self.caches.keys().cloned().collect();
         for id in callers {
             for call in self.claimed_of(&id) {
-                let error = ToolError::new(ErrorCode::BUSY, "the client is leaving; nothing ran");
-                self.end_claim(core, &id, &call, Err(error));
+                self.end_claim(core, &id, &call, Err(leaving()));
             }
         }
     }

@@ -21,11 +21,13 @@ use crate::{
 pub(super) struct Refusal {
     pub(super) code: ErrorCode,
     pub(super) text: Box<str>,
+    /// Whether the reason is that the client has not bound the caller.
+    pub(super) is_unbound: bool,
 }
 
 impl Refusal {
     pub(super) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), is_unbound: false }
     }
 }
 

@@ -66,6 +66,12 @@ impl Jobs {
         self.consents.open.contains_key(&key)
     }
 
+    /// Returns the jobs of peers that wait for a person's consent.
+    pub(crate) fn awaiting_consent_of_peers(&self) -> Vec<JobKey> {
+        let is_of_peer = |key: &&JobKey| self.running.get(key).is_some_and(|job| job.own.is_none());
+        self.consents.open.keys().filter(is_of_peer).copied().collect()
+    }
+
     /// Handles a person's answer to a question.
     pub(crate) fn answer(
         &mut self,

@@ -155,7 +155,10 @@ impl Outgoing {
         let will_not =
             // These say that nothing runs at the client, not that nothing has run. That counts only before
             // the claim, when the tool cannot have started.
-            matches!(error, CallError::Busy { .. } | CallError::Cancelled | CallError::Lost { .. });
+            matches!(
+                error,
+                CallError::Busy { .. } | CallError::Cancelled | CallError::Lost { .. } | CallError::NotBound { .. }
+            );
         let declined = (has_not && self.may_run_instead(key, Fallback::IfUnknown))
             || ((has_not || will_not) && self.may_run_instead(key, Fallback::UntilClaimed));
         if declined {

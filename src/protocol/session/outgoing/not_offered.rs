@@ -9,7 +9,7 @@ use crate::{
         CallError, NotAdmitted, NotAssistant, NotOffered, ToolName,
         not_offered::{NAMES_SHOWN, most_alike},
     },
-    transport::Identity,
+    transport::{Identity, Participant},
 };
 
 /// The most tool names that a misspelled one is compared with.
@@ -57,7 +57,7 @@ pub(in crate::protocol::session) fn why_nobody(
         // A client asks the bearer of a departed assistant's identity for its Configuration before it knows its token.
         return match NotAssistant::of(&core.cx.local.participant) {
             Some(why) => CallError::unknown_tool(tool, not_accepted(core, clients, why)),
-            None => CallError::NotBound { tool: tool.into(), clients },
+            None => CallError::NotBound { tool: tool.into(), clients, assistants: other_assistants(core) },
         };
     }
     let why = match wanted {
@@ -65,6 +65,13 @@ pub(in crate::protocol::session) fn why_nobody(
         None => why_no_owner(core, tool),
     };
     CallError::unknown_tool(tool, why)
+}
+
+/// Returns the other participants in the room that clients may have bound.
+pub(super) fn other_assistants(core: &Core) -> Box<[Identity]> {
+    let is_assistant = |remote: &Remote| remote.description().is_some_and(Participant::is_eligible_assistant);
+    let others = core.peers.present().filter(|(_, remote)| is_assistant(remote));
+    others.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect()
 }
 
 /// Returns the owner that the call names, or that a pin of its tool names.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Asked, Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Stage, Timer, later, settled::Gone,
+    Asked, Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Stage, Timer, later,
+    not_offered::other_assistants, settled::Gone,
 };
 use crate::{
     protocol::{
@@ -37,12 +38,22 @@ impl Outgoing {
             // Before the code is read: the progress that reported the start can be lost, and `busy` or
             // `unknown_tool` would then wrongly prove that nothing ran.
             call.began_at_owner |= incoming.has_begun();
-            let read = read_result(result, call, id);
+            let read = match incoming.is_of_unbound() && !result.success && !call.began_at_owner {
+                true => Err(CallError::NotBound {
+                    tool: call.tool.clone(),
+                    clients: vec![id.clone()],
+                    assistants: other_assistants(core),
+                }),
+                false => read_result(result, call, id),
+            };
             if let Some(asked) = call.asked() {
                 core.delivery.answered(&core.cx, id, asked.stanza, incoming.lane);
             }
             if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
                 self.report_implied_progress(core, key, result.success);
+            }
+            if matches!(read, Err(CallError::NotBound { .. })) {
+                core.peers.forget_unbound(&mut core.cx, id); // the client could not say so before
             }
             if !self.run_declined_call(core, key, &read) {
                 self.settle_by_owner(core, key, read);
@@ -137,7 +148,7 @@ impl Outgoing {
     ) {
         let reason = match &result {
             Err(CallError::Timeout { .. }) => StopReason::Deadline,
-            Err(CallError::Closed(_)) => StopReason::Leaving,
+            Err(CallError::Closed(_) | CallError::NotInRoom(_)) => StopReason::Leaving,
             Err(CallError::Lost { .. }) => StopReason::Lost,
             _ => StopReason::Caller,
         };

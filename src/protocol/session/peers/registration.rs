@@ -79,6 +79,31 @@ impl Peers {
         is_sent
     }
 
+    /// Client: withdraws the registration from all assistants but the bound one. It may have been sent before another one
+    /// was bound, and this assistant would believe that it can call the tools.
+    pub(super) fn withdraw_registrations(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        let bound = self.bound.clone();
+        let mut others = Vec::new();
+        for (id, remote) in &mut self.remotes {
+            if Some(id) == bound.as_ref()
+                || std::mem::take(&mut remote.pair.registration) == Registration::Idle
+            {
+                continue;
+            }
+            cx.timers.cancel(&Timer::Register(id.clone()));
+            if remote.is_here() && !remote.has_left() {
+                others.push(id.clone());
+            }
+        }
+        for id in others {
+            // Without tools: to an assistant that does not know the mark it is a registration of none.
+            let message = registration(&[]);
+            if let Err(error) = delivery.post(cx, self, &id, &codec::unbound(), &message) {
+                tracing::warn!(to = %id, ?error, "the registration cannot be withdrawn");
+            }
+        }
+    }
+
     /// Client: handles the timer of an unanswered registration.
     pub(crate) fn register_again(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.get(id) else { return };
@@ -183,6 +208,22 @@ impl Peers {
             cx.event(Event::ToolsChanged { owner: id.clone() });
         }
         true
+    }
+
+    /// Assistant: handles the statement of a client that it is bound to another assistant, or to none.
+    pub(crate) fn handle_unbound(&mut self, cx: &mut Context, id: &Identity) {
+        match self.get(id).is_some_and(|remote| self.is_admitted(cx, id, remote)) {
+            true => self.forget_unbound(cx, id),
+            false => cx.complain(id, Counter::Unauthorized),
+        }
+    }
+
+    /// Assistant: forgets the tools of a client that is bound to another assistant, or to none.
+    pub(crate) fn forget_unbound(&mut self, cx: &mut Context, id: &Identity) {
+        self.forget_registration(cx, id);
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.pair.settled = true; // no registration is in transit
+        }
     }
 
     /// Assistant: handles a heartbeat timeout of a client. Its tools are withdrawn until one of its packets arrives.

@@ -182,6 +182,7 @@ impl Peers {
             self.ambiguous.clear();
             self.bound = Some(one.clone());
             cx.event(Event::Bound(self.bound.clone()));
+            self.withdraw_registrations(cx, delivery);
             // A binding before that registers when the Configurations have crossed (`Exchange::crossed`).
             if self.get(&one).is_some_and(Remote::is_crossed) {
                 self.register(cx, delivery, &one);

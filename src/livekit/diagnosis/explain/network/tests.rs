@@ -30,7 +30,7 @@ fn name_lookup_is_explained() {
     );
     fails(
         &name("a", false, None, &Err(NameFault::Silent), LIMIT),
-        "did not answer for a within 5s",
+        "did not answer for a within 5 s",
         "resolv.conf",
     );
     fails(&name("a", false, None, &Ok(Vec::new()), LIMIT), "no IP address", "DNS");
@@ -40,7 +40,7 @@ fn name_lookup_is_explained() {
 fn each_failed_connection_has_its_advice() {
     for (fault, problem, advice) in [
         (ConnectFault::Refused, "192.0.2.7:7880 refuses the connection", "no server listens on port 7880"),
-        (ConnectFault::Silent, "does not answer within 5s", "open TCP port 7880 of the server"),
+        (ConnectFault::Silent, "does not answer within 5 s", "open TCP port 7880 of the server"),
         (ConnectFault::NoRoute, "cannot be reached", "VPN"),
         (ConnectFault::Other("boom".into()), "fails: boom", "network"),
     ] {
@@ -138,7 +138,7 @@ fn livekit_server_is_distinguished_from_others() {
         (answer(502), "cannot reach it (HTTP 502)", "start the LiveKit server"),
         (wants_tls, "requires encryption", "wss://"),
         (Err(HttpFault::NotHttp), "does not speak HTTP", "port"),
-        (Err(HttpFault::Silent), "does not answer within 5s", "hangs"),
+        (Err(HttpFault::Silent), "does not answer within 5 s", "hangs"),
         (Err(HttpFault::Ended("reset".into())), "without an answer (reset)", "log"),
     ] {
         fails(&http(&answer(200), &check, true, LIMIT), problem, advice);

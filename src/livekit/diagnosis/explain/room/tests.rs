@@ -67,7 +67,7 @@ fn each_failed_join_has_its_advice() {
         (ConnectError::ServerTooOld { version: "1.8.0".into() }, "1.8.0", "1.9.11"),
         (
             ConnectError::Timeout { limit: Duration::from_secs(5), phase: JoinPhase::Signaling },
-            "within 5s",
+            "within 5 s",
             "Upgrade",
         ),
         (ConnectError::DuplicateIdentity, "same identity", "its own identity"),
@@ -188,7 +188,7 @@ fn relay_is_required_only_if_no_other_path_works() {
     for (error, problem, advice) in [
         (
             RelayError::Silent(Duration::from_secs(5)),
-            "turns:turn.example:443: no response within 5s",
+            "turns:turn.example:443: no response within 5 s",
             "open its port",
         ),
         (RelayError::Tls("bad".into()), "bad", "certificate"),
