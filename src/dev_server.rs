@@ -4,9 +4,13 @@
 //! with inactive media. Each participant has one peer connection. Older SDKs, which join at `/rtc` with two, are told
 //! that theirs is the primary one, and the other is never used.
 //!
+//! Workers of livekit-agents can wait for jobs there, as with livekit-server: a room that opens gets the agent of a worker
+//! without a name, or those that its token, `CreateRoom` or `CreateDispatch` name.
+//!
 //! As far as a toolbridge participant can observe, it behaves like livekit-server, with two differences. It
 //! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
 //! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets.
+//! Workers see one more: a worker that registers also gets the open rooms whose agent is missing.
 //!
 //! ```
 //! use toolbridge::{Assistant, Client, ToolError, dev_server::DevServer};
@@ -30,8 +34,8 @@
 //! # }
 //! ```
 
-// `room` holds the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal` and `twirp` accept
-// requests; `peer` is the peer connection of one participant, and `sdp` its offers.
+// `room` and `agents` hold the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal`,
+// `worker` and `twirp` accept requests; `peer` is the peer connection of one participant, and `sdp` its offers.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
@@ -48,6 +52,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+mod agents;
 mod clock;
 mod event_loop;
 mod faults;
@@ -63,6 +68,7 @@ mod signal;
 #[cfg(test)]
 mod tests;
 mod twirp;
+mod worker;
 
 use event_loop::{Server, Sockets};
 use ice_tcp::IceTcp;

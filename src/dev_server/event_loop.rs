@@ -8,19 +8,26 @@ use std::{
 };
 
 use livekit_protocol::{
-    JoinRequest, Pong, RequestResponse, SessionDescription, request_response,
-    signal_request::Message as Request, signal_response::Message,
+    JobAssignment, JoinRequest, Pong, RequestResponse, ServerMessage, SessionDescription, request_response,
+    server_message::Message as ToWorker, signal_request::Message as Request, signal_response::Message,
+    worker_message::Message as FromWorker,
 };
 use livekit_token::Claims;
+use prost::Message as _;
 use str0m::net::{Protocol, Transmit};
 use tokio::{
     net::UdpSocket,
     sync::{mpsc, oneshot},
     time,
 };
+use tokio_tungstenite::tungstenite::{
+    Message as Frame,
+    protocol::{CloseFrame, frame::coding::CloseCode},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    agents::{AgentOutput, WorkerKey},
     clock, grant,
     ice_tcp::{IceTcp, TcpEvent},
     peer::{Peer, PeerEvent},
@@ -44,6 +51,8 @@ const MAX_ROUTES: usize = 1024;
 const MAX_QUEUED: usize = 256 * 1024 * 1024;
 /// A participant with fewer queued bytes does not count as slow.
 const FEW_QUEUED: usize = 1024 * 1024;
+/// The length of the text that makes the ids of agents' jobs unique.
+const RUN_ID: usize = 8;
 /// The sleep time when no timer is set.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -55,7 +64,13 @@ pub(super) enum ServerInput {
     SignalRequest(ConnectionId, Box<Request>),
     /// A client's signaling connection ended.
     SignalClosed(ConnectionId),
-    /// A request to the room service.
+    /// An agent worker connected. The reply carries its frames.
+    Worker(oneshot::Sender<Result<WorkerSession, Refusal>>),
+    /// A worker sent a message, or one that is invalid for this reason.
+    WorkerMessage(WorkerKey, Result<Box<FromWorker>, &'static str>),
+    /// A worker's connection ended.
+    WorkerClosed(WorkerKey),
+    /// A request to a service of the API.
     ServiceCall(ServiceCall, oneshot::Sender<ServiceResponse>),
     /// A test inspects or changes the rooms.
     #[cfg(test)]
@@ -66,6 +81,12 @@ pub(super) enum ServerInput {
 pub(super) struct SignalSession {
     pub(super) connection: ConnectionId,
     pub(super) messages: mpsc::Receiver<Box<Message>>,
+}
+
+/// An accepted connection of an agent worker, with the frames to send on it.
+pub(super) struct WorkerSession {
+    pub(super) key: WorkerKey,
+    pub(super) frames: mpsc::Receiver<Frame>,
 }
 
 /// The sockets for packets.
@@ -82,6 +103,7 @@ pub(super) struct Server {
     rooms: Rooms,
     peers: HashMap<Key, Peer>,
     signals: HashMap<ConnectionId, mpsc::Sender<Box<Message>>>,
+    workers: HashMap<WorkerKey, mpsc::Sender<Frame>>,
     sockets: Sockets,
     /// The participant from which each address last sent a datagram.
     routes: HashMap<(Protocol, SocketAddr), Key>,
@@ -94,9 +116,10 @@ impl Server {
     pub(super) fn new(key: AccessKey, sockets: Sockets, inputs: mpsc::Receiver<ServerInput>) -> Self {
         Self {
             key,
-            rooms: Rooms::new(super::VERSION),
+            rooms: Rooms::new(super::VERSION, nanoid::nanoid!(RUN_ID)),
             peers: HashMap::new(),
             signals: HashMap::new(),
+            workers: HashMap::new(),
             sockets,
             routes: HashMap::new(),
             inputs,
@@ -187,6 +210,21 @@ impl Server {
                 self.signals.remove(&connection);
                 self.rooms.handle_signal_closed(now, connection);
             }
+            ServerInput::Worker(reply) => {
+                let key = self.number();
+                let (sender, frames) = mpsc::channel(MAX_WAITING);
+                let session = self.rooms.agents.handle_worker(now, key);
+                if session.is_ok() {
+                    self.workers.insert(key, sender);
+                }
+                if reply.send(session.map(|()| WorkerSession { key, frames })).is_err() {
+                    self.close_worker(key);
+                }
+            }
+            ServerInput::WorkerMessage(key, message) => {
+                self.rooms.agents.handle_message((now, clock::unix_ms()), key, message);
+            }
+            ServerInput::WorkerClosed(key) => self.close_worker(key),
             ServerInput::ServiceCall(call, reply) => {
                 // The requester may be gone.
                 let _ = reply.send(call.perform(now, &mut self.rooms, (room_sid(), clock::unix_ms())));
@@ -318,7 +356,41 @@ impl Server {
                 }
             }
         }
+        while let Some(output) = self.rooms.agents.poll_output() {
+            any = true;
+            match output {
+                AgentOutput::Send(key, message) => self.tell_worker(key, *message),
+                AgentOutput::Assign(key, assignment) => {
+                    if let Some(token) = grant::job(&self.key, &assignment) {
+                        let assignment = JobAssignment { job: Some(assignment.job), token, url: None };
+                        self.tell_worker(key, ToWorker::Assignment(assignment));
+                    }
+                }
+                AgentOutput::Close(key, why) => {
+                    let close = CloseFrame { code: CloseCode::Policy, reason: why.into() };
+                    if let Some(sender) = self.workers.remove(&key) {
+                        // If it does not read, it learns no reason.
+                        let _ = sender.try_send(Frame::Close(Some(close)));
+                    }
+                }
+            }
+        }
         any
+    }
+
+    /// Sends a message to a worker. One whose queue is full is disconnected.
+    fn tell_worker(&mut self, key: WorkerKey, message: ToWorker) {
+        let Some(sender) = self.workers.get(&key) else { return };
+        let frame = ServerMessage { message: Some(message) }.encode_to_vec();
+        if let Err(error) = sender.try_send(Frame::Binary(frame.into())) {
+            tracing::warn!(%error, limit = MAX_WAITING, "an agent worker that does not read was disconnected");
+            self.close_worker(key);
+        }
+    }
+
+    fn close_worker(&mut self, key: WorkerKey) {
+        self.workers.remove(&key);
+        self.rooms.agents.handle_worker_closed(Instant::now(), key);
     }
 
     /// Removes the participant with the most queued bytes if the total exceeds the limit.

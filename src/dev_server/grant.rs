@@ -5,10 +5,15 @@ use std::time::Duration;
 use livekit_protocol::{ParticipantPermission, participant_info::Kind};
 use livekit_token::{AccessToken, Claims, TokenVerifier, VideoGrants};
 
+use super::agents::Assignment;
 use crate::livekit::AccessKey;
 
 /// The minimum lifetime of a refreshed token, as in livekit-server: 10 min.
 const RENEWED: Duration = Duration::from_secs(600);
+/// The lifetime of the token of an agent's job, as in livekit-server: 1 h.
+const JOB: Duration = Duration::from_secs(3600);
+/// The attribute of an agent that names its worker.
+const AGENT_NAME: &str = "lk.agent_name";
 
 /// Verifies a token and returns its claims. `now` is in seconds since 1970.
 ///
@@ -46,6 +51,25 @@ pub(super) fn renew(key: &AccessKey, claims: &Claims, now: u64) -> Option<String
     token.to_jwt().inspect_err(|error| tracing::debug!(%error, "refreshing a token failed")).ok()
 }
 
+/// Issues the token of an agent's job, with the identity, metadata and attributes that its worker answered.
+pub(super) fn job(key: &AccessKey, assignment: &Assignment) -> Option<String> {
+    let Assignment { job, answer, permission } = assignment;
+    let mut attributes = answer.participant_attributes.clone();
+    attributes.insert(AGENT_NAME.to_owned(), job.agent_name.clone());
+    let room = job.room.as_ref().map(|room| room.name.clone()).unwrap_or_default();
+    let mut video = VideoGrants { room_join: true, room, agent: true, ..Default::default() };
+    permit(&mut video, permission);
+    let token = AccessToken::with_api_key(key.key(), key.secret())
+        .with_identity(&answer.participant_identity)
+        .with_name(&answer.participant_name)
+        .with_kind("agent")
+        .with_metadata(&answer.participant_metadata)
+        .with_attributes(&attributes)
+        .with_grants(video)
+        .with_ttl(JOB);
+    token.to_jwt().inspect_err(|error| tracing::warn!(%error, "an agent's job got no token")).ok()
+}
+
 /// Converts the grants to the permissions that other participants see.
 pub(super) fn permission(video: &VideoGrants) -> ParticipantPermission {
     #[expect(deprecated, reason = "older clients read the recorder and agent flags there")]
@@ -61,7 +85,7 @@ pub(super) fn permission(video: &VideoGrants) -> ParticipantPermission {
     }
 }
 
-/// Applies permissions set through the room service.
+/// Applies permissions set through the room service, or registered by a worker.
 pub(super) fn permit(video: &mut VideoGrants, permission: &ParticipantPermission) {
     video.can_subscribe = Some(permission.can_subscribe);
     video.can_publish = Some(permission.can_publish);

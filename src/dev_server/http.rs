@@ -152,6 +152,7 @@ pub(super) async fn answer(
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
+        409 => "Conflict",
         503 => "Service Unavailable",
         _ => "Internal Server Error",
     };

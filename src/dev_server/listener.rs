@@ -14,13 +14,14 @@ use tokio::{
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{
-    clock,
-    event_loop::{ServerInput, SignalSession},
+    agents, clock,
+    event_loop::{ServerInput, SignalSession, WorkerSession},
     grant,
     http::{self, Request},
     room::{MAX_NAME, Refusal, check_size},
     signal,
-    twirp::{self, ServiceCall},
+    twirp::{self, Service, ServiceCall},
+    worker,
 };
 use crate::{
     livekit::AccessKey,
@@ -110,7 +111,10 @@ async fn serve(stream: TcpStream, from: SocketAddr, pending: Connection, shared:
     };
     if let Err(error) = handled {
         match error {
-            Served::Upgraded(entry) => return signal::carry(stream, entry, &shared.inputs).await,
+            Served::Upgraded(Upgrade::Signal(entry)) => signal::carry(stream, entry, &shared.inputs).await,
+            Served::Upgraded(Upgrade::Worker(session)) => {
+                worker::carry(stream, session, &shared.inputs).await;
+            }
             Served::Failed(error) => tracing::debug!(%from, %error, "a request could not be answered"),
         }
     }
@@ -121,7 +125,7 @@ type Stream = WriteLimited<TcpStream>;
 /// Why a request gets no ordinary response.
 enum Served {
     /// The request became a WebSocket.
-    Upgraded(SignalSession),
+    Upgraded(Upgrade),
     /// The request could not be read or answered.
     Failed(io::Error),
 }
@@ -140,16 +144,16 @@ async fn handle(stream: &mut Stream, request: &Request, shared: &Shared) -> Resu
     let (status, kind, body) = match respond(request, shared).await {
         Ok(Response::Plain(text)) => (200, "text/plain", text.as_bytes().to_vec()),
         Ok(Response::Service(answer)) => (answer.status, answer.kind, answer.body),
-        Ok(Response::Joined(entry)) => {
+        Ok(Response::Upgrade(upgrade)) => {
             let accept =
                 derive_accept_key(request.header("sec-websocket-key").unwrap_or_default().as_bytes());
             let head = format!(
                 "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Accept: {accept}\r\n\r\n"
             );
-            // If this fails, the signaling task notices and reports the end to the server.
+            // If this fails, the task of the connection notices and reports the end to the server.
             let _ = stream.write_all(head.as_bytes()).await;
-            return Err(Served::Upgraded(entry));
+            return Err(Served::Upgraded(upgrade));
         }
         Err(refusal) => return refuse(stream, &refusal).await,
     };
@@ -159,17 +163,17 @@ async fn handle(stream: &mut Stream, request: &Request, shared: &Shared) -> Resu
 enum Response {
     Plain(&'static str),
     Service(twirp::ServiceResponse),
-    Joined(SignalSession),
+    Upgrade(Upgrade),
+}
+
+/// What a connection carries after its request.
+enum Upgrade {
+    Signal(SignalSession),
+    Worker(WorkerSession),
 }
 
 const NOT_FOUND: Refusal = Refusal(404, "page not found");
 
-/// What a worker of livekit-agents that waits for jobs is told.
-const NO_DISPATCH: Refusal = Refusal(
-    404,
-    "this development server dispatches no jobs to agents; start the worker in a room itself, with `connect --room ROOM` in place \
-     of `dev` or `start`",
-);
 const GONE: Refusal = Refusal(503, "the server is shutting down");
 
 async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal> {
@@ -191,8 +195,8 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
         }
     };
     let path = request.path();
-    if let Some(method) = path.strip_prefix(twirp::PREFIX) {
-        return call(request, method, claims, inputs).await.map(Response::Service);
+    if let Some(target) = twirp::target(path) {
+        return call(request, target, claims, inputs).await.map(Response::Service);
     }
     match (request.method.as_str(), path) {
         ("GET", "/") => Ok(Response::Plain("OK")),
@@ -203,11 +207,13 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
             let who = Box::new(joining(request, claims)?);
             let (reply, entry) = oneshot::channel();
             inputs.send(ServerInput::Join(who, reply)).await.map_err(|_| GONE)?;
-            entry.await.map_err(|_| GONE)?.map(Response::Joined)
+            entry.await.map_err(|_| GONE)?.map(|entry| Response::Upgrade(Upgrade::Signal(entry)))
         }
-        (_, path) if path == "/agent" || path.starts_with("/twirp/livekit.AgentDispatchService/") => {
-            tracing::warn!("a worker of livekit-agents waits for jobs: {}", NO_DISPATCH.1);
-            Err(NO_DISPATCH)
+        ("GET", "/agent") if is_upgrade(request) => {
+            claims.filter(|claims| claims.video.agent).ok_or(Refusal(401, "permissions denied"))?;
+            let (reply, session) = oneshot::channel();
+            inputs.send(ServerInput::Worker(reply)).await.map_err(|_| GONE)?;
+            session.await.map_err(|_| GONE)?.map(|session| Response::Upgrade(Upgrade::Worker(session)))
         }
         _ => Err(NOT_FOUND),
     }
@@ -215,7 +221,7 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
 
 async fn call(
     request: &Request,
-    method: &str,
+    (service, method): (Service, &str),
     claims: Option<Claims>,
     inputs: &mpsc::Sender<ServerInput>,
 ) -> Result<twirp::ServiceResponse, Refusal> {
@@ -229,7 +235,8 @@ async fn call(
         return Err(NOT_FOUND);
     }
     let grants = claims.map(|claims| claims.video);
-    let call = ServiceCall { grants, method: method.to_owned(), json, body: request.body.clone() };
+    let (method, body) = (method.to_owned(), request.body.clone());
+    let call = ServiceCall { service, grants, method, json, body };
     let (reply, answer) = oneshot::channel();
     inputs.send(ServerInput::ServiceCall(call, reply)).await.map_err(|_| GONE)?;
     answer.await.map_err(|_| GONE)
@@ -281,6 +288,9 @@ fn check(claims: Option<Claims>) -> Result<Claims, Refusal> {
         if text.is_empty() || text.len() > MAX_NAME {
             return Err(Refusal(400, if text.is_empty() { empty } else { long }));
         }
+    }
+    if let Some(config) = &claims.room_config {
+        agents::check(&config.agents).map_err(|why| Refusal(400, why))?;
     }
     Ok(claims)
 }

@@ -14,7 +14,7 @@ use livekit_protocol::{
 };
 use livekit_token::Claims;
 
-use super::{faults::Faults, packet::Nonces};
+use super::{agents::Agents, faults::Faults, packet::Nonces};
 use crate::transport::Lane;
 
 mod data;
@@ -110,6 +110,8 @@ pub(super) struct Rooms {
     connections: HashMap<ConnectionId, Key>,
     server: ServerInfo,
     outputs: VecDeque<Output>,
+    /// The jobs of the agents, which begin and end with rooms and participants.
+    pub(super) agents: Agents,
     pub(super) faults: Faults,
 }
 
@@ -133,13 +135,14 @@ struct Room {
 }
 
 impl Rooms {
-    /// Creates the state without rooms. `version` is the reported server version.
-    pub(super) fn new(version: &str) -> Self {
+    /// Creates the state without rooms. `version` is the reported server version, `run` makes ids of agents unique.
+    pub(super) fn new(version: &str, run: impl Into<String>) -> Self {
         let server = ServerInfo { version: version.into(), protocol: PROTOCOL, ..Default::default() };
         Self {
             rooms: BTreeMap::new(),
             locations: HashMap::new(),
             connections: HashMap::new(),
+            agents: Agents::new(server.clone(), run.into()),
             server,
             outputs: VecDeque::new(),
             faults: Faults::default(),
@@ -159,7 +162,7 @@ impl Rooms {
         let participants = self.rooms.values().flat_map(|room| room.participants.values()).map(of);
         let ends = self.rooms.values().filter_map(|room| room.ends);
         let departed = self.rooms.values().flat_map(|room| room.departed.iter().map(|(due, _)| *due));
-        participants.chain(ends).chain(departed).min()
+        participants.chain(ends).chain(departed).chain(self.agents.poll_timeout()).min()
     }
 
     /// Handles a join or a resume.
@@ -188,10 +191,12 @@ impl Rooms {
     fn join(&mut self, now: Instant, attempt: JoinAttempt) {
         let JoinAttempt { key, connection, claims, request, sids: [sid, room_sid], unix_ms } = attempt;
         let (name, identity) = (claims.video.room.clone(), claims.sub.clone());
+        let agents = claims.room_config.as_ref().map(|config| config.agents.clone()).unwrap_or_default();
         let due = (now + JOIN_LIMIT, DisconnectReason::JoinFailure);
         let client = request.client_info.unwrap_or_default();
         let mut participant =
             Participant::new((key, connection), sid, claims, client, (due, now + REFRESH_INTERVAL), unix_ms);
+        let is_new = !self.rooms.contains_key(&name);
         let room = self.rooms.entry(name.clone()).or_insert_with(|| Room::new(now, &name, room_sid, unix_ms));
         if !participant.is_hidden() {
             room.info.num_participants += 1;
@@ -213,6 +218,10 @@ impl Rooms {
         self.outputs.push_back(Output::RefreshToken(connection, Box::new(participant.claims.clone())));
         room.participants.insert(identity.clone(), participant);
         room.update_closing(now);
+        if is_new {
+            self.agents.open((now, unix_ms), &room.info, &agents);
+        }
+        self.agents.handle_joined(&name, &identity);
         let location = Location { room: name, identity };
         self.connections.insert(connection, key);
         tracing::debug!(?location, "a participant joins");
@@ -279,7 +288,10 @@ impl Rooms {
     fn delete_empty_room(&mut self) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
-        first.is_some_and(|name| self.rooms.remove(&name).is_some())
+        first.is_some_and(|name| {
+            self.agents.close(&name);
+            self.rooms.remove(&name).is_some()
+        })
     }
 
     /// Closes a participant's signaling connection after its queued messages.

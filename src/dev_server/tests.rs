@@ -11,6 +11,7 @@ use crate::{
     transport::{Incoming, Lane, Packet, Transport, TransportEvent},
 };
 
+mod agents;
 mod data;
 mod disconnects;
 mod faults;

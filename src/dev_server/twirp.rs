@@ -1,11 +1,13 @@
-//! Serves the room service: the part of LiveKit's server API that concerns participants and data.
+//! Serves the room service, the part of LiveKit's server API that concerns participants and data, and the one for the
+//! dispatch of agents.
 //!
-//! `POST /twirp/livekit.RoomService/METHOD`, in JSON or in protobuf ([Twirp](https://twitchtv.github.io/twirp/docs/spec_v7.html)).
+//! `POST /twirp/livekit.RoomService/METHOD` or `/twirp/livekit.AgentDispatchService/METHOD`, in JSON or in protobuf ([Twirp](https://twitchtv.github.io/twirp/docs/spec_v7.html)).
 
 use std::time::Instant;
 
 use livekit_protocol::{
-    CreateRoomRequest, DeleteRoomRequest, DeleteRoomResponse, ListParticipantsRequest,
+    CreateAgentDispatchRequest, CreateRoomRequest, DeleteAgentDispatchRequest, DeleteRoomRequest,
+    DeleteRoomResponse, ListAgentDispatchRequest, ListAgentDispatchResponse, ListParticipantsRequest,
     ListParticipantsResponse, ListRoomsRequest, ListRoomsResponse, RemoveParticipantResponse,
     RoomParticipantIdentity, SendDataRequest, SendDataResponse, UpdateParticipantRequest,
 };
@@ -15,12 +17,17 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::room::{Rooms, ServiceError};
 
-/// The path prefix of the methods.
-pub(super) const PREFIX: &str = "/twirp/livekit.RoomService/";
+/// A service with its methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    Room,
+    AgentDispatch,
+}
 
-/// A request to the room service.
+/// A request to a service.
 #[derive(Debug)]
 pub(super) struct ServiceCall {
+    pub(super) service: Service,
     pub(super) grants: Option<VideoGrants>,
     pub(super) method: String,
     /// Whether the body is JSON instead of protobuf.
@@ -42,11 +49,26 @@ struct Error(u16, &'static str, String);
 
 const NOT_ALLOWED: (u16, &str) = (401, "unauthenticated");
 
+/// Returns the service and the method of a path.
+pub(super) fn target(path: &str) -> Option<(Service, &str)> {
+    let (service, method) = path.strip_prefix("/twirp/livekit.")?.split_once('/')?;
+    let service = match service {
+        "RoomService" => Service::Room,
+        "AgentDispatchService" => Service::AgentDispatch,
+        _ => return None,
+    };
+    Some((service, method))
+}
+
 impl ServiceCall {
     /// Performs the request. `new` is the sid and the time of a room that it creates.
     pub(super) fn perform(self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> ServiceResponse {
         let kind = if self.json { "application/json" } else { "application/protobuf" };
-        match self.route(now, rooms, new) {
+        let done = match self.service {
+            Service::Room => self.room(now, rooms, new),
+            Service::AgentDispatch => self.agent_dispatch(now, rooms, new),
+        };
+        match done {
             Ok(body) => ServiceResponse { status: 200, kind, body },
             Err(Error(status, code, msg)) => {
                 let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
@@ -55,11 +77,11 @@ impl ServiceCall {
         }
     }
 
-    fn route(&self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> Result<Vec<u8>, Error> {
+    fn room(&self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> Result<Vec<u8>, Error> {
         match self.method.as_str() {
             "CreateRoom" => self.answer(|request: CreateRoomRequest| {
                 self.check(|grants| grants.room_create)?;
-                Ok(rooms.create_room(now, &request.name, new)?)
+                Ok(rooms.create_room(now, &request, new)?)
             }),
             "ListRooms" => self.answer(|request: ListRoomsRequest| {
                 self.check(|grants| grants.room_list)?;
@@ -92,10 +114,31 @@ impl ServiceCall {
                 rooms.send_data(request)?;
                 Ok(SendDataResponse {})
             }),
-            method => {
-                Err(Error(404, "bad_route", format!("this development server has no method {method:?}")))
-            }
+            _ => Err(self.no_method()),
         }
+    }
+
+    fn agent_dispatch(&self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> Result<Vec<u8>, Error> {
+        match self.method.as_str() {
+            "CreateDispatch" => self.answer(|request: CreateAgentDispatchRequest| {
+                self.check_admin(&request.room)?;
+                Ok(rooms.create_dispatch(now, request, new)?)
+            }),
+            "DeleteDispatch" => self.answer(|request: DeleteAgentDispatchRequest| {
+                self.check_admin(&request.room)?;
+                Ok(rooms.delete_dispatch(now, &request.room, &request.dispatch_id)?)
+            }),
+            "ListDispatch" => self.answer(|request: ListAgentDispatchRequest| {
+                self.check_admin(&request.room)?;
+                let agent_dispatches = rooms.agents.list(&request.room, &request.dispatch_id);
+                Ok(ListAgentDispatchResponse { agent_dispatches })
+            }),
+            _ => Err(self.no_method()),
+        }
+    }
+
+    fn no_method(&self) -> Error {
+        Error(404, "bad_route", format!("this development server has no method {:?}", self.method))
     }
 
     /// Decodes the request, runs `work` and encodes the response.
@@ -134,6 +177,7 @@ impl From<ServiceError> for Error {
         match error {
             ServiceError::NotFound(what) => Self(404, "not_found", what.into()),
             ServiceError::Invalid(what) => Self(400, "invalid_argument", what.into()),
+            ServiceError::Exists(what) => Self(409, "already_exists", what.into()),
         }
     }
 }
@@ -143,8 +187,8 @@ mod tests {
     use super::*;
 
     fn call(grants: Option<VideoGrants>, method: &str, json: bool, body: Vec<u8>) -> ServiceResponse {
-        let call = ServiceCall { grants, method: method.into(), json, body };
-        call.perform(Instant::now(), &mut Rooms::new("test"), ("RM_1".into(), 2_000))
+        let call = ServiceCall { service: Service::Room, grants, method: method.into(), json, body };
+        call.perform(Instant::now(), &mut Rooms::new("test", ""), ("RM_1".into(), 2_000))
     }
 
     fn admin() -> Option<VideoGrants> {
@@ -163,12 +207,17 @@ mod tests {
 
     #[test]
     fn created_room_is_listed_and_created_once() {
-        let mut rooms = Rooms::new("test");
+        let mut rooms = Rooms::new("test", "");
         let grants = || Some(VideoGrants { room_create: true, room_list: true, ..Default::default() });
         let mut sids = ["RM_1", "RM_2", "RM_3"].into_iter();
         let mut call = |method: &str, body: &[u8]| {
-            let call =
-                ServiceCall { grants: grants(), method: method.into(), json: true, body: body.to_vec() };
+            let call = ServiceCall {
+                service: Service::Room,
+                grants: grants(),
+                method: method.into(),
+                json: true,
+                body: body.to_vec(),
+            };
             let answer =
                 call.perform(Instant::now(), &mut rooms, (sids.next().unwrap_or_default().into(), 2_000));
             (answer.status, String::from_utf8_lossy(&answer.body).into_owned())

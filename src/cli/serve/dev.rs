@@ -17,7 +17,14 @@ use toolbridge::{dev_server::DevServer, livekit::AccessKey};
 /// The publicly known API key and secret of `livekit-server --dev`.
 const DEV_KEY: [&str; 2] = ["devkey", "secret"];
 
+/// The notes at the end of `--help`.
+const AFTERWORD: &str = "\
+Workers of livekit-agents get jobs from it: `python worker.py dev` or `start`, with the printed variables set. A worker \
+without `agent_name` gets one for each room; one with a name, for rooms that ask for it (`roomConfig.agents` of a token, \
+CreateRoom, CreateDispatch). A worker that starts later gets the open rooms, too.";
+
 #[derive(Debug, Args)]
+#[command(after_help = AFTERWORD)]
 pub(in crate::cli) struct Arguments {
     /// Signaling port; packets use the next port over TCP and the one after that over UDP. 0 picks free ports
     #[arg(long, default_value_t = 7880, value_parser = clap::value_parser!(u16).range(0..=65533), value_name = "PORT")]

@@ -32,6 +32,12 @@ impl Rooms {
         for name in over {
             self.end_room(now, &name, DisconnectReason::RoomClosed);
         }
+        if self.agents.poll_timeout().is_some_and(|due| now >= due) {
+            for (room, identity) in self.agents.handle_timeout(now) {
+                // It may have left before.
+                let _ = self.remove_participant(now, &room, &identity);
+            }
+        }
     }
 
     /// Closes all rooms because the server stops.
@@ -49,6 +55,7 @@ impl Rooms {
             self.remove(now, key, reason, Some(Action::Disconnect));
         }
         self.rooms.remove(name);
+        self.agents.close(name);
     }
 
     /// Removes a participant. With an action it is sent a leave request first.
@@ -79,6 +86,10 @@ impl Rooms {
         let Some(room) = self.rooms.get_mut(&location.room) else { return };
         if room.participants.remove(&location.identity).is_some_and(|it| !it.is_hidden()) {
             room.info.num_participants = room.info.num_participants.saturating_sub(1);
+        }
+        // An agent that rejoins goes on with its job.
+        if reason != DisconnectReason::DuplicateIdentity {
+            self.agents.handle_left(now, &location.room, &location.identity);
         }
         if is_announced {
             // Above this number departures are announced at once.

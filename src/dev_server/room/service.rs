@@ -3,12 +3,16 @@
 use std::{collections::HashMap, time::Instant};
 
 use livekit_protocol::{
-    self as proto, DataPacket, DisconnectReason, ParticipantInfo, ParticipantPermission, SendDataRequest,
+    self as proto, AgentDispatch, CreateAgentDispatchRequest, CreateRoomRequest, DataPacket,
+    DisconnectReason, ParticipantInfo, ParticipantPermission, RoomAgentDispatch, SendDataRequest,
     UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
 };
 
 use super::{Key, MAX_NAME, Output, Room, Rooms, limits, update};
-use crate::dev_server::grant;
+use crate::dev_server::{
+    agents::{self, DispatchError},
+    grant,
+};
 use crate::transport::Lane;
 
 /// Why a method of the room service failed.
@@ -18,6 +22,8 @@ pub(in crate::dev_server) enum ServiceError {
     NotFound(&'static str),
     /// The request exceeds a limit.
     Invalid(&'static str),
+    /// An agent with this name has been dispatched to the room.
+    Exists(&'static str),
 }
 
 const NO_ROOM: ServiceError = ServiceError::NotFound("requested room does not exist");
@@ -31,21 +37,61 @@ impl Rooms {
     }
 
     /// Returns the room with this name. If there is none, it creates one with this sid, at this time in milliseconds since
-    /// 1970, which closes when nobody joins it.
+    /// 1970, which closes when nobody joins it. Its agents get their jobs at once.
     pub(in crate::dev_server) fn create_room(
         &mut self,
         now: Instant,
-        name: &str,
+        request: &CreateRoomRequest,
         (sid, unix_ms): (String, i64),
     ) -> Result<proto::Room, ServiceError> {
+        let name = request.name.as_str();
+        agents::check(&request.agents).map_err(ServiceError::Invalid)?;
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(ServiceError::Invalid("the room's name must have 1 to 256 bytes"));
         }
         if !self.has_place_for(name) {
             return Err(ServiceError::Invalid("the server has reached its limit of rooms"));
         }
-        let room = self.rooms.entry(name.to_owned()).or_insert_with(|| Room::new(now, name, sid, unix_ms));
-        Ok(room.info.clone())
+        if let Some(room) = self.rooms.get(name) {
+            return Ok(room.info.clone());
+        }
+        let room = Room::new(now, name, sid, unix_ms);
+        let info = room.info.clone();
+        self.rooms.insert(name.to_owned(), room);
+        self.agents.open((now, unix_ms), &info, &request.agents);
+        Ok(info)
+    }
+
+    /// Dispatches an agent to a room. As in livekit-server, a room that does not exist is created, and a worker without a
+    /// name gets a job for it as well.
+    pub(in crate::dev_server) fn create_dispatch(
+        &mut self,
+        now: Instant,
+        request: CreateAgentDispatchRequest,
+        (sid, unix_ms): (String, i64),
+    ) -> Result<AgentDispatch, ServiceError> {
+        let CreateAgentDispatchRequest { agent_name, room, metadata, restart_policy, deployment, attributes } =
+            request;
+        let agent = RoomAgentDispatch { agent_name, metadata, restart_policy, deployment, attributes };
+        agents::check(std::slice::from_ref(&agent)).map_err(ServiceError::Invalid)?;
+        let room = CreateRoomRequest { name: room, ..Default::default() };
+        let room = self.create_room(now, &room, (sid, unix_ms))?;
+        self.agents.create((now, unix_ms), &room, agent).map_err(|error| match error {
+            DispatchError::Invalid(why) => ServiceError::Invalid(why),
+            DispatchError::Exists => {
+                ServiceError::Exists("this agent has been dispatched to the room, and its job has not ended")
+            }
+        })
+    }
+
+    /// Deletes a dispatch and ends its job.
+    pub(in crate::dev_server) fn delete_dispatch(
+        &mut self,
+        now: Instant,
+        room: &str,
+        id: &str,
+    ) -> Result<AgentDispatch, ServiceError> {
+        self.agents.delete(now, room, id).ok_or(ServiceError::NotFound("dispatch does not exist"))
     }
 
     /// Returns the participants of a room, including hidden ones; none if the room does not exist.

@@ -27,7 +27,7 @@ struct Who {
 
 impl World {
     fn new() -> Self {
-        Self { rooms: Rooms::new("test"), now: Instant::now(), last: 0 }
+        Self { rooms: Rooms::new("test", ""), now: Instant::now(), last: 0 }
     }
 
     fn attempt(&mut self, claims: Claims, request: JoinRequest) -> (Who, Result<(), Refusal>) {
@@ -538,6 +538,8 @@ fn rooms_and_participants_are_limited() {
     assert_eq!(join(&mut world, MAX_ROOMS).1, Ok(()));
     let names: Vec<_> = world.rooms.list_rooms(&[]).into_iter().map(|room| room.name).collect();
     assert!(names.len() == MAX_ROOMS && !names.contains(&"room 7".to_owned()));
+    let dispatched = |n: usize| world.rooms.agents.list(&format!("room {n}"), "").len();
+    assert_eq!((dispatched(7), dispatched(8)), (0, 1), "its dispatch ends with it");
 }
 
 #[test]
