@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The worker of the page (bindings/python/README.md) with a scripted model in place of its own: `connect_worker.py connect --room ROOM`.
+"""The worker of the page (bindings/python/README.md) with a scripted model in place of its own: `page_worker.py COMMAND`.
 
 When the client `phone` is ready, the model asks for a call of `set_lamp`. The tool `report` of the client gets what the model reads of
 it. The scripted model is that of `tests/peers/agents/forward.py`.
