@@ -348,8 +348,8 @@ async fn each_call_of_a_second_assistant_is_denied() -> anyhow::Result<()> {
     let two = assistant(&server, "second", "two", Assistant::builder().client("phone")).await?;
     for _ in 0..2 {
         match two.call("bridge.echo", json!({"n": 1})).to("phone").await {
-            Err(CallError::Tool(error)) => {
-                ensure!(error.code() == ErrorCode::PERMISSION_DENIED, "{error:?}");
+            Err(CallError::NotBound { clients, assistants, .. }) => {
+                ensure!(clients == ["phone"] && *assistants == ["one"], "{clients:?} {assistants:?}");
             }
             other => bail!("{other:?}"),
         }
@@ -379,7 +379,7 @@ async fn two_candidates_and_none_configured_bind_none() -> anyhow::Result<()> {
         let other = join(name).await?;
         // Any reply, even this one, shows that the client has received it.
         let refused = other.call("bridge.echo", json!({})).to("phone").await;
-        ensure!(matches!(refused, Err(CallError::Tool(_))), "{refused:?}");
+        ensure!(matches!(refused, Err(CallError::NotBound { .. })), "{refused:?}");
         others.push(other);
     }
     one.close().await;

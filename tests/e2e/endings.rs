@@ -223,7 +223,7 @@ async fn killed_server_ends_both_and_settles_open_calls() -> anyhow::Result<()> 
     println!("a killed server is noticed after {:?}", began.elapsed());
     running.until(0).await?;
     match brain.call("held", ()).await {
-        Err(error @ CallError::Closed(CloseReason::ConnectionLost(_))) => {
+        Err(error @ CallError::NotInRoom(CloseReason::ConnectionLost(_))) => {
             println!("later calls: {error}");
             Ok(())
         }
