@@ -34,8 +34,9 @@
 //! # }
 //! ```
 
-// `room` and `agents` hold the state without I/O; `event_loop` is the task around it; `listener`, `http`, `signal`,
-// `worker` and `twirp` accept requests; `peer` is the peer connection of one participant, and `sdp` its offers.
+// `room` and `agents` hold the state without I/O; `event_loop` is the task around it; `listener`, `http` and `twirp` accept
+// requests; `signal` and `worker` carry the messages of a `web_socket`; `peer` is the peer connection of one participant, and
+// `sdp` its offers.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
@@ -68,6 +69,7 @@ mod signal;
 #[cfg(test)]
 mod tests;
 mod twirp;
+mod web_socket;
 mod worker;
 
 use event_loop::{Server, Sockets};

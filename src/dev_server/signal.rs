@@ -4,7 +4,7 @@ use std::{io::Read as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE};
 use flate2::read::GzDecoder;
-use futures_util::{SinkExt, StreamExt};
+use futures_util::StreamExt;
 use livekit_protocol::{
     ClientInfo, JoinRequest, SignalRequest, SignalResponse, WrappedJoinRequest, client_info::Capability,
     wrapped_join_request::Compression,
@@ -15,17 +15,12 @@ use tokio::{
     sync::mpsc,
     time,
 };
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{
-        Message as Frame,
-        protocol::{Role, WebSocketConfig},
-    },
-};
+use tokio_tungstenite::tungstenite::Message as Frame;
 
 use super::{
     event_loop::{ServerInput, SignalSession},
     room::PING,
+    web_socket,
 };
 
 /// The maximum size of a join request, in bytes, as in livekit-server.
@@ -34,10 +29,6 @@ const MAX_JOIN_REQUEST: usize = 1024 * 1024;
 const MAX_FRAME: usize = 256 * 1024;
 /// The maximum number of messages queued for a client; beyond it, the client is disconnected.
 pub(super) const MAX_WAITING: usize = 256;
-/// The time limit for sending a frame.
-const SEND_LIMIT: Duration = Duration::from_secs(10);
-/// The time that a client has to close the connection after the server.
-const LINGER: Duration = Duration::from_secs(2);
 /// The idle timeout. Clients send a ping every few seconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(PING[1] as u64);
 
@@ -113,9 +104,7 @@ pub(super) async fn carry(
     inputs: &mpsc::Sender<ServerInput>,
 ) {
     let SignalSession { connection, mut messages } = entry;
-    let config = WebSocketConfig::default().max_message_size(Some(MAX_FRAME)).max_frame_size(Some(MAX_FRAME));
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
-    let (mut writer, mut reader) = socket.split();
+    let (mut writer, mut reader) = web_socket::open(stream, MAX_FRAME).await.split();
     let reading = async {
         // An invalid frame ends the connection, like the idle timeout.
         while let Ok(Some(Ok(frame))) = time::timeout(IDLE_TIMEOUT, reader.next()).await {
@@ -134,15 +123,11 @@ pub(super) async fn carry(
     let writing = async {
         while let Some(message) = messages.recv().await {
             let frame = SignalResponse { message: Some(*message) }.encode_to_vec();
-            let sent = time::timeout(SEND_LIMIT, writer.send(Frame::Binary(frame.into()))).await;
-            if !matches!(sent, Ok(Ok(()))) {
+            if !web_socket::send(&mut writer, Frame::Binary(frame.into())).await {
                 return;
             }
         }
-        let _ = time::timeout(SEND_LIMIT, writer.close()).await;
-        // Closing a socket with unread data discards sent data, here the last message. So keep reading until the
-        // client closes the connection.
-        time::sleep(LINGER).await;
+        web_socket::finish(&mut writer).await;
     };
     tokio::select! {
         () = reading => {}

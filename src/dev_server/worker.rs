@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::StreamExt;
 use livekit_protocol::WorkerMessage;
 use prost::Message as _;
 use tokio::{
@@ -10,15 +10,12 @@ use tokio::{
     sync::mpsc,
     time,
 };
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{
-        Message as Frame,
-        protocol::{Role, WebSocketConfig},
-    },
-};
+use tokio_tungstenite::tungstenite::Message as Frame;
 
-use super::event_loop::{ServerInput, WorkerSession};
+use super::{
+    event_loop::{ServerInput, WorkerSession},
+    web_socket,
+};
 
 /// The maximum size of a worker's message, in bytes. An answer to an offer has up to 128 kB of metadata and attributes.
 const MAX_MESSAGE: usize = 256 * 1024;
@@ -26,10 +23,6 @@ const MAX_MESSAGE: usize = 256 * 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The idle timeout. A worker answers each ping.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time limit for sending a frame.
-const SEND_LIMIT: Duration = Duration::from_secs(10);
-/// The time that a worker has to close the connection after the server.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Transfers messages in both directions until one side ends, and reports the end to the server.
 pub(super) async fn carry(
@@ -38,10 +31,7 @@ pub(super) async fn carry(
     inputs: &mpsc::Sender<ServerInput>,
 ) {
     let WorkerSession { key, mut frames } = session;
-    let config =
-        WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
-    let (mut writer, mut reader) = socket.split();
+    let (mut writer, mut reader) = web_socket::open(stream, MAX_MESSAGE).await.split();
     let reading = async {
         while let Ok(Some(Ok(frame))) = time::timeout(IDLE_TIMEOUT, reader.next()).await {
             let message = match frame {
@@ -68,18 +58,14 @@ pub(super) async fn carry(
             };
             let Some(frame) = frame else { break };
             let is_last = frame.is_close();
-            let sent = time::timeout(SEND_LIMIT, writer.send(frame)).await;
-            if !matches!(sent, Ok(Ok(()))) {
+            if !web_socket::send(&mut writer, frame).await {
                 return;
             }
             if is_last {
                 break;
             }
         }
-        let _ = time::timeout(SEND_LIMIT, writer.close()).await;
-        // Closing a socket with unread data discards sent data, here the last message. So keep reading until the worker
-        // closes the connection.
-        time::sleep(LINGER).await;
+        web_socket::finish(&mut writer).await;
     };
     tokio::select! {
         () = reading => {}

@@ -973,7 +973,7 @@ fn call_without_time_left_for_its_owner_is_not_sent() {
     assert!(world.executed.is_empty() && world.sent("a", Kind::TOOL_USE_REQUEST).is_empty());
 }
 
-/// Whether the client registered with an assistant before it bound the other one depends on who is announced first.
+/// A client may register with the assistant that the server announces first, and then bind the other one.
 #[test]
 fn assistant_that_the_client_has_not_bound_learns_it_whatever_the_order_of_their_joins() {
     let orders = [
