@@ -680,9 +680,9 @@ impl Session {
         self.exchange.views.send_due(cx, peers, delivery);
     }
 
-    /// Returns the `bridge.to` value that addresses this session in a request of this peer.
-    pub(crate) fn address_shown_to(&self, peer: &Identity) -> String {
-        ids::address_of(&self.core.cx.ids.instance_for(peer))
+    /// Returns the `bridge.to` value that addresses this session.
+    pub(crate) fn address(&self) -> String {
+        ids::address_of(self.core.cx.ids.instance())
     }
 }
 

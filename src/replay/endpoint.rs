@@ -268,7 +268,7 @@ impl Endpoint {
         let (frame, mut message) = (&decoded.frame, None);
         let mut meta = meta_of(frame);
         if frame.meta_str("bridge.to").is_some() && !self.for_others.contains(&decoded.about) {
-            meta.set_text("bridge.to", &self.session.address_shown_to(from.identity()));
+            meta.set_text("bridge.to", &self.session.address());
             if let Some(carried) = frame.meta_get("bridge.acks") {
                 let recorded: Vec<(i32, u64)> = carried.decode().ok()?;
                 let now = |(stanza, held)| Some((*self.numbered.get(&i32::unsigned_abs(stanza))?, held));

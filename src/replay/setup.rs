@@ -264,6 +264,7 @@ impl Shown {
         let mut config =
             Config::default().room(room).streams(has("frame_stream")).prompts(has("tool_prompt"));
         (config.fast_lane, config.lossy) = (has("fast_lane"), has("fast_lane"));
+        config.trusts_instances = true;
         config.listed = Some(self.features.clone()).filter(|features| !features.is_empty());
         if let Some(version) = &self.version {
             config.version.clone_from(version);

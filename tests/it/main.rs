@@ -198,6 +198,7 @@ mod session_repeats;
 mod session_replay;
 mod session_reported;
 mod session_returns;
+mod session_rights;
 mod session_rpc_callee;
 mod session_rpc_caller;
 mod session_rules;

@@ -53,7 +53,7 @@ fn played_home(features: &[&str], instance: Option<&str>) -> World {
     world.run(200 * MS);
     let meta = Meta::new().with_bool("bridge.heard", true);
     let meta = match instance {
-        Some(instance) => meta.with_text("bridge.instance", instance),
+        Some(instance) => world.shows("phone", "a", instance),
         None => meta,
     };
     let features = features.iter().map(ToString::to_string).collect();
@@ -648,7 +648,7 @@ fn request_repeated_after_its_claim_is_the_same_request() {
     let sid = world.sid();
     world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
+    let meta = world.shows("phone", "a", "i1");
     let features = Some(FEATURES.iter().map(ToString::to_string).collect());
     let configuration = with!(Configuration::default(), features = features);
     world.send("phone", &["a"], &meta, &Message::Configuration(configuration));

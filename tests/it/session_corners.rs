@@ -405,7 +405,7 @@ fn instance_replaced_by_a_plain_sender_runs_nothing_twice_when_it_returns() {
         world.play(&Participant::new("a", sid).agent(true));
         world.run(100 * MS);
         if let Some(instance) = instance {
-            let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+            let meta = world.shows("a", "phone", instance);
             world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
             world.run(100 * MS);
         }

@@ -225,17 +225,21 @@ fn unannounced_join_does_not_change_its_instance() {
     let who = with_role(&mut world, "a", Role::Assistant);
     world.play(&who);
     world.run(SECOND);
-    world.send("a", &["phone"], &shows("I"), &configuration());
+    let shows_process = |world: &World, name: &str| world.shows("a", "phone", name);
+    let it = shows_process(&world, "I");
+    world.send("a", &["phone"], &it, &configuration());
     world.run(SECOND);
     world.announce = LATE;
     let who = without_role(&mut world, "a");
     world.play(&who);
-    world.send("a", &["phone"], &shows("I"), &configuration());
+    let it = shows_process(&world, "I");
+    world.send("a", &["phone"], &it, &configuration());
     let long = with!(plain_request("1", "t"), timeout_ms = Some(60_000));
     world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(long));
     world.run(100 * MS);
     assert_eq!(world.ends["phone"].jobs.len(), 1, "it continues the announced join");
-    world.send("a", &["phone"], &shows("J"), &configuration());
+    let it = shows_process(&world, "J");
+    world.send("a", &["phone"], &it, &configuration());
     world.run(SECOND);
     assert!(world.ends["phone"].aborted.is_empty(), "the other instance has to be announced first");
     // The announcement says that the process has no role any more.

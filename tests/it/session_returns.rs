@@ -18,9 +18,12 @@ use crate::{
 /// A Configuration of this instance.
 fn configuration(instance: &str) -> Vec<u8> {
     let meta = Meta::new().with_text("bridge.instance", instance);
+    Frame::write(1, "room", &meta, &listed()).unwrap().to_vec()
+}
+
+fn listed() -> Message {
     let features = ["tool_use", "tool_ack", "tool_register"].map(String::from).to_vec();
-    let message = Message::Configuration(with!(Configuration::default(), features = Some(features)));
-    Frame::write(1, "room", &meta, &message).unwrap().to_vec()
+    Message::Configuration(with!(Configuration::default(), features = Some(features)))
 }
 
 /// A phone with these tools, and a plain assistant that the test plays.
@@ -421,7 +424,8 @@ fn instance_joins(world: &mut World, instance: &str) {
     let sid = world.sid();
     world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.send_bytes("phone", &["a"], &configuration(instance));
+    let shows = world.shows("phone", "a", instance);
+    world.send("phone", &["a"], &shows, &listed());
     let tool = with!(
         RegisteredTool::default(),
         name = "look".to_owned(),
@@ -591,14 +595,16 @@ fn each_ended_call_is_stopped_once_at_the_replaced_instance() {
     let sid = world.sid();
     world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.send_bytes("phone", &["a"], &configuration("two")); // it registers nothing
+    let shows = world.shows("phone", "a", "two");
+    world.send("phone", &["a"], &shows, &listed()); // it registers nothing
     world.run(200 * MS);
     assert_eq!(world.ends["tablet"].jobs.len(), 3, "the tablet runs the calls");
     let sid = world.sid();
     world.leave("phone");
     world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.send_bytes("phone", &["a"], &configuration("one"));
+    let shows = world.shows("phone", "a", "one");
+    world.send("phone", &["a"], &shows, &listed());
     world.run(200 * MS);
     for key in calls {
         world.finish("tablet", Ok(value(1)));
@@ -658,12 +664,14 @@ fn goodbye_of_a_replaced_join_ends_the_calls_of_that_join() {
     let mut world = plain_assistant(&["hang"]);
     let call =
         |id: &str| Message::ToolUseRequest(with!(plain_request(id, "hang"), timeout_ms = Some(60_000)));
-    world.send_bytes("a", &["phone"], &configuration("one"));
+    let shows = world.shows("a", "phone", "one");
+    world.send("a", &["phone"], &shows, &listed());
     world.send("a", &["phone"], &Meta::new(), &call("first"));
     world.run(100 * MS);
     let left = world.ends["a"].who.peer().clone();
     plain_assistant_joins(&mut world);
-    world.send_bytes("a", &["phone"], &configuration("one"));
+    let shows = world.shows("a", "phone", "one");
+    world.send("a", &["phone"], &shows, &listed());
     world.send("a", &["phone"], &Meta::new(), &call("second"));
     world.run(100 * MS);
     let before = world.ends["phone"].aborted.len();

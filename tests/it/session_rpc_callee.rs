@@ -957,3 +957,6 @@ fn acknowledgements_and_responses_to_a_client_are_ignored() {
     let codes = callee.events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
     assert_eq!(codes, 1);
 }
+
+#[path = "session_rpc_rights.rs"]
+mod rights;

@@ -9,8 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ed25519_compact::x25519::{PublicKey, SecretKey};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use toolbridge::{
-    CallError, CallId, Config, Event, Identity, Outcome, Progress, Role, Tool, Value,
+    CallError, CallId, Config, ConnectionState, Event, Identity, Outcome, Progress, Role, Tool, Value,
     frame::{ErrorMessage, Frame, Kind, Message, Meta},
     session::{CallKey, Job, JobKey, Output, Question, Request, Selection, SendFailure, Session},
     tools::StopReason,
@@ -79,6 +82,45 @@ pub(crate) enum Noted {
     Sent(Packet),
     /// The packet with this id.
     Unsent(u64),
+}
+
+/// The key of a process that a test plays, which proves to sessions that it is the same one over its joins (`wire.md`, section 6).
+pub(crate) struct Key(SecretKey);
+
+impl Key {
+    pub(crate) fn new(number: u8) -> Self {
+        Self(SecretKey::new([number; 32]))
+    }
+
+    /// The key of a process with this name.
+    pub(crate) fn of(name: &str) -> Self {
+        Self(SecretKey::new(seed(name, 1)))
+    }
+
+    pub(crate) fn public(&self) -> String {
+        hex(&*self.0.recover_public_key().unwrap())
+    }
+
+    /// The `meta` of a Configuration to a session, from this join. It has the proof if the session has sent its own.
+    pub(crate) fn shows(&self, world: &World, to: &str, from: &Peer, heard: bool) -> Meta {
+        let meta = Meta::new().with_text("bridge.instance", &self.public()).with_bool("bridge.heard", heard);
+        let sent = world.sent(to, Kind::CONFIGURATION);
+        let Some((_, configuration)) = sent.first() else { return meta };
+        let theirs = configuration.meta_str("bridge.instance").unwrap();
+        let theirs: Vec<_> =
+            (0..32).map(|at| u8::from_str_radix(&theirs[2 * at..2 * at + 2], 16).unwrap()).collect();
+        let shared = PublicKey::from_slice(&theirs).unwrap().dh(&self.0).unwrap();
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*shared).unwrap();
+        for part in [from.identity().as_str(), from.sid().as_str()] {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        meta.with_text("bridge.proof", &hex(&mac.finalize().into_bytes()[..16]))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Decides a packet's fate from its receiver, its sender and its frame.
@@ -311,6 +353,16 @@ impl World {
         self.with(name, |session, now| session.handle_rejoined(now, who.clone(), present.clone()));
     }
 
+    /// Lets the participant lose its connection to the server for this long.
+    pub(crate) fn outage(&mut self, name: &str, time: Duration) {
+        for state in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+            self.with(name, |session, now| {
+                session.handle_event(now, TransportEvent::ConnectionState(state));
+            });
+            self.run(time);
+        }
+    }
+
     /// Calls a function of a session, and handles its outputs.
     pub(crate) fn with<T>(&mut self, name: &str, act: impl FnOnce(&mut Session, Instant) -> T) -> Option<T> {
         let now = self.now;
@@ -446,6 +498,11 @@ impl World {
             let packet = Delivery::Packet { to, from, lane: Lane::Lossy, bytes };
             self.queue.insert((at, self.order), packet);
         }
+    }
+
+    /// The `meta` of a Configuration of this process, which a test plays, to a session.
+    pub(crate) fn shows(&self, name: &str, to: &str, process: &str) -> Meta {
+        Key::of(process).shows(self, to, self.ends[name].who.peer(), true)
     }
 
     /// The messages of this type that a played participant received.

@@ -14,8 +14,10 @@ use crate::{
 /// The end of the message of a call that was refused as `busy`.
 pub(super) const NOTHING_RAN: &str = "; nothing ran";
 
-/// Names the sender's instance to the peer that receives it.
+/// Names the sender's instance.
 const INSTANCE: &str = "bridge.instance";
+/// Proves to the receiver that the sender is that instance, in this join.
+const PROOF: &str = "bridge.proof";
 /// States whether the peer's Configuration has arrived under this pair of sids.
 const HEARD: &str = "bridge.heard";
 /// Names the owner's instance that a request is for.
@@ -145,6 +147,11 @@ impl Received {
         self.frame.meta_str(INSTANCE).filter(|text| !text.is_empty() && text.len() <= MAX_INSTANCE)
     }
 
+    /// Returns the proof that the sender is the instance that it shows.
+    pub(super) fn proof(&self) -> Option<&str> {
+        self.frame.meta_str(PROOF)
+    }
+
     /// Returns the tools that the sender of a registration has and does not offer, with the reasons.
     pub(super) fn left_out(&self) -> Vec<(Box<str>, Box<str>)> {
         // Other implementations may write more than this one does. Twice the local limit is read (`wire.md`,
@@ -208,8 +215,9 @@ impl Acknowledgement {
 }
 
 /// Returns the `meta` of a Configuration.
-pub(super) fn greeting(instance: &str, heard: bool) -> Meta {
-    Meta::new().with_text(INSTANCE, instance).with_bool(HEARD, heard)
+pub(super) fn greeting(instance: &str, proof: Option<&str>, heard: bool) -> Meta {
+    let meta = Meta::new().with_text(INSTANCE, instance).with_bool(HEARD, heard);
+    proof.map_or_else(|| meta.clone(), |proof| meta.clone().with_text(PROOF, proof))
 }
 
 /// Returns the `meta` of a goodbye.

@@ -69,6 +69,8 @@ pub struct Config {
     pub(crate) overhead: usize,
     /// Replay: the features of the recorded version. It lists no others. Default: all that the configuration allows.
     pub(crate) listed: Option<Vec<String>>,
+    /// Replay: whether peers need not prove their instances, since recordings have numbers in their place. Default: false.
+    pub(crate) trusts_instances: bool,
 }
 
 impl Config {
@@ -283,6 +285,7 @@ impl Default for Config {
             lossy: false,
             overhead: 0,
             listed: None,
+            trusts_instances: false,
         }
     }
 }

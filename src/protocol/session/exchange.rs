@@ -54,7 +54,7 @@ impl Exchange {
                     self.joined(core, listed);
                 }
             }
-            Timer::Hold(id) => peers.expire_waiting(cx, &id),
+            Timer::Unconfigured => peers.expire_unconfigured(cx),
             Timer::Unannounced => peers.expire_held(cx),
             Timer::Grace(id) => self.grace_over(core, &id),
             Timer::Silent(id) => outgoing.handle_silence(core, &id),

@@ -2,10 +2,14 @@
 
 use std::{fmt, sync::Arc};
 
+use ed25519_compact::x25519::{PublicKey, SecretKey};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::{tool::CallId, transport::Identity};
+use crate::{
+    tool::CallId,
+    transport::{Peer, Sid},
+};
 
 /// The length of a NanoID, in characters: 126 bits.
 const ID_CHARS: usize = 21;
@@ -14,17 +18,19 @@ const ID_CHARS: usize = 21;
 /// randomness, and the core has none in a browser. Another order would give the same seed other ids.
 const ALPHABET: &[u8; 64] = b"_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// The value that identifies a peer's process. Only the local participant may know it, so it is never printed.
+/// A peer's process: what it shows, and the join in which it was first seen. Another process that shows the same, without the
+/// proof that it is the same one, is another instance.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Instance(Arc<str>);
+pub(super) struct Instance(Arc<(Box<str>, Sid)>);
 
 impl Instance {
-    pub(super) fn new(text: &str) -> Self {
-        Self(text.into())
+    pub(super) fn new(shown: &str, first: &Sid) -> Self {
+        Self(Arc::new((shown.into(), first.clone())))
     }
 
+    /// Returns what it shows: a public key, unless it is of an implementation that proves nothing.
     pub(super) fn as_str(&self) -> &str {
-        &self.0
+        &self.0.0
     }
 }
 
@@ -34,10 +40,12 @@ impl fmt::Debug for Instance {
     }
 }
 
-/// The source of ids and of the instance that each peer is shown.
+/// The source of ids, and the key pair of this process (X25519, RFC 7748).
 pub(super) struct Ids {
     /// Has taken the secret. A copy of it makes each id, which is half the work.
     keyed: Hmac<Sha256>,
+    secret: SecretKey,
+    instance: Box<str>,
     counter: u64,
     /// The id of the next call, if a recorded call is repeated.
     given: Option<CallId>,
@@ -48,13 +56,17 @@ impl Ids {
         // A shorter key is that of a whole block with zeros at its end (RFC 2104).
         let mut block = [0; 64];
         block[..seed.len()].copy_from_slice(&seed);
-        Self { keyed: Hmac::new(&block.into()), counter: 0, given: None }
+        let keyed = Hmac::new(&block.into());
+        let secret = SecretKey::new(hmac(&keyed, b"instance", &[]));
+        // The key of a random secret is never the neutral element, which is the only error.
+        let public = secret.recover_public_key().map(|key| hex(&*key)).unwrap_or_default();
+        Self { keyed, secret, instance: public.into(), counter: 0, given: None }
     }
 
     /// Returns a NanoID that this process has not used.
     pub(super) fn next(&mut self) -> String {
         self.counter += 1;
-        let block = self.hmac(b"id", &self.counter.to_be_bytes());
+        let block = hmac(&self.keyed, b"id", &self.counter.to_be_bytes());
         // 64 characters, so six bits of a byte select each without bias.
         block.iter().take(ID_CHARS).map(|byte| char::from(ALPHABET[usize::from(byte & 63)])).collect()
     }
@@ -70,16 +82,27 @@ impl Ids {
         self.given = id;
     }
 
-    /// Returns the `bridge.instance` of this process for one peer. It is the same in every join, and useless to any
-    /// other participant.
-    pub(super) fn instance_for(&self, peer: &Identity) -> String {
-        hex(&self.hmac(b"instance", peer.as_str().as_bytes())[..16])
+    /// Returns the `bridge.instance` of this process: its public key.
+    pub(super) fn instance(&self) -> &str {
+        &self.instance
     }
 
-    fn hmac(&self, purpose: &[u8], text: &[u8]) -> [u8; 32] {
-        let mac = self.keyed.clone();
-        mac.chain_update(purpose).chain_update([0]).chain_update(text).finalize().into_bytes().into()
+    /// Returns the `bridge.proof` by which a process proves to another one that it is the owner of its public key in this join:
+    /// the local process to a peer that shows this key, or that peer to the local process. Only the two can make it. `None` if
+    /// the text is no public key.
+    pub(super) fn proof(&self, peer: &str, who: &Peer) -> Option<String> {
+        let shared = PublicKey::new(unhex(peer)?).dh(&self.secret).ok()?;
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*shared).ok()?;
+        for part in [who.identity().as_str(), who.sid().as_str()] {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        Some(hex(&mac.finalize().into_bytes()[..16]))
     }
+}
+
+fn hmac(keyed: &Hmac<Sha256>, purpose: &[u8], text: &[u8]) -> [u8; 32] {
+    keyed.clone().chain_update(purpose).chain_update([0]).chain_update(text).finalize().into_bytes().into()
 }
 
 impl fmt::Debug for Ids {
@@ -93,6 +116,16 @@ impl fmt::Debug for Ids {
 /// It identifies the instance to its owner, without disclosing it to others.
 pub(super) fn address_of(instance: &str) -> String {
     hex(&Sha256::digest(instance.as_bytes())[..8])
+}
+
+/// Returns the 32 bytes of a text of 64 hexadecimal digits.
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let digit = |at: usize| char::from(*text.as_bytes().get(at)?).to_digit(16);
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = (digit(2 * at)? << 4 | digit(2 * at + 1)?) as u8;
+    }
+    (text.len() == 64).then_some(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -127,13 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_is_shown_another_instance() {
-        let ids = Ids::new([7; 32]);
-        let (a, b) = (ids.instance_for(&"a".into()), ids.instance_for(&"b".into()));
-        assert_eq!(a.len(), 32);
-        assert_ne!(a, b);
-        assert_eq!(a, Ids::new([7; 32]).instance_for(&"a".into()));
-        assert_eq!(address_of(&a).len(), 16);
+    fn proof_is_worth_something_in_one_join_to_one_peer() {
+        let [a, b, other] = [7, 8, 9].map(|seed| Ids::new([seed; 32]));
+        let (here, later) = (Peer::new("a", "PA_1"), Peer::new("a", "PA_2"));
+        let proof = a.proof(b.instance(), &here).unwrap();
+        let is_proven =
+            |by: &Ids, shown: &Ids, who: &Peer| by.proof(shown.instance(), who).as_ref() == Some(&proof);
+        assert!(is_proven(&b, &a, &here));
+        assert!(!is_proven(&b, &a, &later), "another join of the identity");
+        assert!(!is_proven(&b, &a, &Peer::new("b", "PA_1")), "another identity");
+        assert!(!is_proven(&b, &other, &here), "another process");
+        assert!(!is_proven(&other, &a, &here), "shown to another peer");
+        assert_eq!(a.instance(), Ids::new([7; 32]).instance());
+        for shown in ["", "i1", &"0".repeat(64), &"é".repeat(32), &"1".repeat(63)] {
+            assert_eq!(a.proof(shown, &here), None, "{shown} is no public key");
+        }
     }
 
     #[test]

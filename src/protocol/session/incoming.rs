@@ -122,6 +122,7 @@ impl Incoming {
             }
             return;
         }
+        self.resume(caller); // it is here, whatever was concluded from its silence
         let rooms = [inbound.conversation.as_deref(), request.conversation_id.as_deref()];
         if rooms.iter().any(|room| core.cx.is_other_room(*room)) {
             core.cx.complain(caller, Counter::WrongRoom);
@@ -188,17 +189,24 @@ impl Incoming {
         self.end_claims_for(core, caller);
     }
 
-    /// Stops the jobs that a caller without an instance requested in another join. After a rejoin it counts as another
-    /// caller.
-    pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
-        for key in core.jobs.keys_of_joins(caller, |it| it != join) {
+    /// Stops the jobs that a caller requested in another join, in which it was another program. Those by RPC go on if
+    /// `keeps_rpc`, because it has called again.
+    pub(super) fn stop_jobs_of_other_joins(
+        &mut self,
+        core: &mut Core,
+        caller: &Identity,
+        join: &Sid,
+        keeps_rpc: bool,
+    ) {
+        let is_over = |job: &Running| job.join != *join && !(keeps_rpc && job.is_by_rpc());
+        for key in core.jobs.keys_of(caller, is_over) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
     }
 
     /// Stops the jobs that a caller requested in a join to which it has said goodbye.
     pub(super) fn stop_jobs_of_join(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
-        for key in core.jobs.keys_of_joins(caller, |it| it == join) {
+        for key in core.jobs.keys_of(caller, |job| job.join == *join) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
     }
@@ -389,7 +397,7 @@ impl Incoming {
             let what = Malformed { kind: None, id: Some(request.id.as_str().to_owned()) };
             return core.peers.malformed(&mut core.cx, &mut core.delivery, caller, what);
         }
-        let local = ids::address_of(&core.cx.ids.instance_for(caller));
+        let local = ids::address_of(core.cx.ids.instance());
         if inbound.address.as_ref().is_some_and(|address| *address != local) {
             // Checked before the table is: a request for an earlier run of this program must find nothing of
             // this one (`wire.md`, section 5.1).
@@ -418,7 +426,7 @@ impl Incoming {
                 }
             };
         }
-        let shows_instance = core.peers.get(caller).is_some_and(|remote| remote.instance().is_some());
+        let shows_instance = core.peers.get(caller).is_some_and(|remote| remote.present_instance().is_some());
         // A plain caller does not say when it starts again and counts from 1. With a floor, the first
         // requests of its new run would never run.
         if shows_instance && cache.is_below_floor(*stanza) {

@@ -136,9 +136,9 @@ impl Jobs {
         self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
     }
 
-    /// Returns the jobs that this caller requested in these joins.
-    pub(super) fn keys_of_joins(&self, caller: &Identity, which: impl Fn(&Sid) -> bool) -> Vec<JobKey> {
-        self.keys_where(|job| job.caller == *caller && which(&job.join))
+    /// Returns these jobs of this caller.
+    pub(super) fn keys_of(&self, caller: &Identity, which: impl Fn(&Running) -> bool) -> Vec<JobKey> {
+        self.keys_where(|job| job.caller == *caller && which(job))
     }
 
     /// Returns the number and bytes of this caller's jobs.

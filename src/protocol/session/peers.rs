@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(super) use self::selection::Selected;
 use self::{admission::Admission, held::Held};
 pub(super) use self::{
-    contact::Signal,
+    admission::RightsChange,
     handshake::Greeting,
     held::HeldItem,
     presence::{RpcStanding, SenderStanding},
@@ -50,6 +50,8 @@ pub(super) struct Peers {
     remotes: SortedMap<Identity, Remote>,
     /// The frames of senders that the server has not announced.
     held: Held,
+    /// The frames of senders whose Configurations have not arrived.
+    unconfigured: Held,
     /// The observers in the room, which are sent copies of frames.
     observers: SortedSet<Identity>,
     /// Assistant: participants without a role.
@@ -81,7 +83,7 @@ impl Recipients for Peers {
     }
 
     fn shows_instance(&self, id: &Identity) -> bool {
-        self.get(id).is_some_and(|remote| remote.instance().is_some())
+        self.get(id).is_some_and(|remote| remote.present_instance().is_some())
     }
 
     fn lists(&self, id: &Identity, feature: Feature) -> bool {
@@ -131,7 +133,7 @@ impl Peers {
 
     /// Returns the announced participants that are in the room.
     pub(super) fn participants(&self) -> Vec<Participant> {
-        self.present().filter_map(|(_, remote)| remote.participant.clone()).collect()
+        self.present().filter_map(|(_, remote)| remote.join.participant.clone()).collect()
     }
 
     /// Client: returns the bound assistant.
@@ -172,7 +174,7 @@ impl Peers {
             Part::Ignored | Part::Whole(_) | Part::Text(..) => {}
             Part::Taken => {
                 if let Some(remote) = remote {
-                    remote.heard_at = cx.now;
+                    remote.note_packet(cx.now);
                 }
             }
             Part::Broken => self.correct(cx, delivery, id, Malformed::default()),

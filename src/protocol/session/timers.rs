@@ -18,8 +18,8 @@ pub(super) enum Timer {
     Ask(Identity),
     /// The room has not announced the sid that a peer's Configuration arrived from.
     Provisional(Identity),
-    /// Drop the frames that wait for this peer's Configuration.
-    Hold(Identity),
+    /// Drop the frames that wait for their senders' Configurations.
+    Unconfigured,
     /// Drop the frames of senders that the room has not announced.
     Unannounced,
     /// The grace period of a peer that left is over.

@@ -12,7 +12,7 @@ use crate::{
             core::Core,
             delivery::Retransmit,
             ids::Instance,
-            peers::{Greeting, Remote},
+            peers::{Greeting, Remote, RightsChange},
             recipients::Feature,
             timers::Timer,
         },
@@ -30,10 +30,11 @@ const UNANSWERED: u32 = 3;
 impl Exchange {
     pub(crate) fn joined(&mut self, core: &mut Core, who: Participant) {
         let Core { cx, peers, delivery, .. } = core;
-        let (id, sid) = (who.identity().clone(), who.sid().clone());
+        let join = who.peer().clone();
+        let (id, sid) = (join.identity().clone(), join.sid());
         if id == *cx.local.identity() {
             // The server describes the local participant, so it has announced it to the others.
-            if sid != *cx.local.participant.sid() {
+            if sid != cx.local.participant.sid() {
                 return;
             }
             if who.may_publish_data() && !cx.local.participant.may_publish_data() {
@@ -50,25 +51,25 @@ impl Exchange {
         if id.as_str().is_empty() {
             return;
         }
-        peers.handle_joined(cx, delivery, who);
-        if peers.offer_rpc_tools(cx, &id) {
-            self.outgoing.look_for_owners(core);
+        if peers.handle_joined(cx, delivery, who) == RightsChange::Lost && cx.is_client() {
+            self.give_up(core, &id);
         }
-        let Core { cx, peers, .. } = core;
-        if peers.has_lost_its_role(cx, &id) {
-            self.incoming.stop_jobs_for(core, &id);
-            self.end_shown(core, &id);
-            let Core { cx, peers, delivery, .. } = core;
-            peers.forget_and_unbind(cx, delivery, &id);
-        }
+        self.offer_rpc_tools(core, &id);
         self.outgoing.expect(core, &id);
         let Core { cx, peers, delivery, .. } = core;
         peers.greet(cx, delivery, &id);
         peers.bind_candidate(cx, delivery);
-        for (from, item) in core.peers.release(&id, &sid) {
+        for (from, item) in core.peers.release(&join) {
             self.accept_held(core, &from, item);
         }
         self.incoming.send_waiting_rpc(core, Some(&id));
+    }
+
+    /// Assistant: offers the tools of a participant that is called by RPC.
+    fn offer_rpc_tools(&mut self, core: &mut Core, id: &Identity) {
+        if core.peers.offer_rpc_tools(&mut core.cx, id) {
+            self.outgoing.look_for_owners(core);
+        }
     }
 
     /// Looks for owners of the waiting calls when the room has announced the local participant, or must have done so.
@@ -101,7 +102,7 @@ impl Exchange {
             return;
         }
         let times = &cx.config.times;
-        let silence = cx.now.saturating_duration_since(remote.heard_at());
+        let silence = cx.now.saturating_duration_since(remote.silent_since());
         let is_replaced = match remote.is_here() {
             // A call in progress outweighs the waiting assistant: its caller may return within the grace
             // period and expects the result.
@@ -117,11 +118,7 @@ impl Exchange {
         };
         if is_replaced {
             tracing::info!(peer = %id, ?silence, "another assistant waits, and the bound one is gone: it is replaced");
-            self.incoming.stop_jobs_for(core, id);
-            self.incoming.abandon(core, id);
-            self.end_shown(core, id);
-            let Core { cx, peers, delivery, .. } = core;
-            return peers.forget_and_unbind(cx, delivery, id);
+            return self.give_up(core, id);
         }
         if remote.is_reachable() && silence >= times.silence {
             peers.ping(cx, delivery, id);
@@ -192,7 +189,7 @@ impl Exchange {
             Greeting::Ignored | Greeting::Repeated { may_lack_frames: false } => {}
             Greeting::Repeated { may_lack_frames: true } => self.retransmit(core, id),
             Greeting::New { before, instance } => {
-                if before.is_none() && instance.is_some() {
+                if instance.is_some() {
                     peers.withdraw_rpc_tools(cx, id);
                 }
                 if before != instance {
@@ -233,9 +230,8 @@ impl Exchange {
         core.peers.forget_registration(&mut core.cx, id);
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
-        if let Some(last) = self.incoming.replace_instance(core, id) {
-            core.peers.replace_instance(id, before, last);
-        }
+        let last = self.incoming.replace_instance(core, id);
+        core.peers.replace_instance(id, before, last.unwrap_or(0));
         self.incoming.raise_floor(core, id);
     }
 
@@ -275,32 +271,43 @@ impl Exchange {
         peers.forget_and_unbind(cx, delivery, id);
     }
 
+    /// Ends all exchange with a participant that is gone, or has no rights any more. Its results are kept for a while, in case
+    /// it returns.
+    fn give_up(&mut self, core: &mut Core, id: &Identity) {
+        self.incoming.stop_jobs_for(core, id);
+        self.incoming.abandon(core, id);
+        self.end_shown(core, id);
+        let Core { cx, peers, delivery, .. } = core;
+        peers.forget_and_unbind(cx, delivery, id);
+    }
+
     /// Client: ends what an assistant shows, before the client unbinds it or takes another instance for it.
     fn end_shown(&mut self, core: &mut Core, id: &Identity) {
         self.views.end_seen(core, id);
         self.incoming.end_observed(core, id);
     }
 
-    /// Handles the grace timer of a peer that left, or came back under another sid.
+    /// Handles the end of the grace period of what left. It has not returned, since that ends the grace period. Another program
+    /// may be in the room under its identity.
     pub(super) fn grace_over(&mut self, core: &mut Core, id: &Identity) {
-        let Some(remote) = core.peers.get(id) else { return };
-        let is_called = remote.is_reachable() || remote.called_by_rpc(&core.cx).is_some();
-        let (is_here, is_back) = (remote.is_here(), is_called || remote.calls_by_rpc());
         self.outgoing.lose_calls_of_other_joins(core, id);
-        let Some(remote) = core.peers.get(id) else { return };
-        if !is_back {
-            self.incoming.stop_jobs_for(core, id);
-            self.incoming.abandon(core, id);
-            self.end_shown(core, id);
-            // Whether or not the identity is in the room: its former instance did not come back.
-            let Core { cx, peers, delivery, .. } = core;
-            peers.forget_and_unbind(cx, delivery, id);
-        } else if let Some(join) = remote.sid().filter(|_| remote.instance().is_none()).cloned() {
-            self.incoming.stop_jobs_of_other_joins(core, id, &join);
+        let Core { cx, peers, .. } = core;
+        peers.end_process(cx, id);
+        let Some(remote) = peers.get(id) else { return };
+        let (join, by_rpc) = (remote.sid().cloned(), remote.calls_by_rpc());
+        let is_called = remote.is_reachable() || remote.called_by_rpc(cx).is_some();
+        match join {
+            Some(join) if is_called || by_rpc => {
+                self.end_shown(core, id);
+                self.incoming.stop_jobs_of_other_joins(core, id, &join, by_rpc);
+            }
+            Some(_) => self.give_up(core, id),
+            None => {
+                self.give_up(core, id);
+                self.dismiss_absent(core, id);
+            }
         }
-        if !is_here {
-            self.dismiss_absent(core, id);
-        }
+        self.offer_rpc_tools(core, id);
     }
 
     /// Forgets a peer that will not return, and other peers that left long ago.
@@ -390,7 +397,7 @@ impl Exchange {
 
     /// Handles a peer's goodbye.
     pub(super) fn goodbye(&mut self, core: &mut Core, id: &Identity) {
-        let knows = |remote: &Remote| remote.is_crossed() || remote.instance().is_some();
+        let knows = |remote: &Remote| remote.is_crossed() || remote.has_process();
         if core.peers.get(id).is_some_and(knows) {
             self.part_with(core, id);
         } else {

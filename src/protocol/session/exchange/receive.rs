@@ -148,8 +148,8 @@ impl Exchange {
 
     /// Handles the frames that waited for a peer's Configuration.
     pub(super) fn take_waiting(&mut self, core: &mut Core, id: &Identity) {
-        for received in core.peers.take_waiting(id) {
-            self.take(core, id, received);
+        for (from, item) in core.peers.take_waiting(id) {
+            self.accept_held(core, &from, item);
         }
     }
 
@@ -305,7 +305,7 @@ impl Exchange {
         }
         // They name no call. An earlier run of this program may have used the same stanzas. Whoever was not greeted does
         // not know the address.
-        let local = ids::address_of(&core.cx.ids.instance_for(id));
+        let local = ids::address_of(core.cx.ids.instance());
         if received.addressed_to() != Some(&*local) {
             return;
         }

@@ -266,7 +266,7 @@ impl From<Option<Ended>> for Verdict {
 
 fn run_of(peers: &Peers, caller: &Identity) -> Run {
     let remote = peers.get(caller);
-    match remote.and_then(|remote| remote.instance()) {
+    match remote.and_then(|remote| remote.present_instance()) {
         Some(instance) => Ok(instance.clone()),
         None => Err(remote.and_then(|remote| remote.sid().cloned())),
     }

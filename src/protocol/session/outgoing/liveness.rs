@@ -38,7 +38,7 @@ impl Outgoing {
         if open.is_empty() || !remote.lists(Feature::Ack) {
             return None; // no call is open, or the owner cannot be pinged
         }
-        let (heard, is_here, is_reachable) = (remote.heard_at(), remote.is_here(), remote.is_reachable());
+        let (heard, is_here, is_reachable) = (remote.silent_since(), remote.is_here(), remote.is_reachable());
         let oldest = open.iter().map(|(_, asked)| *asked).min().unwrap_or(now);
         open.retain(|(key, asked)| {
             // An absent owner has its grace period. The silence of a present one counts only from the call

@@ -172,7 +172,7 @@ impl Outgoing {
         let (now, silence) = (core.cx.now, core.cx.config.times.rpc_silence);
         let round = (silence * 3 / 5).max(SHORTEST_ROUND);
         let remote = core.peers.get(owner).filter(|_| rpc::IS_BUILT && core.cx.config.rpc_probe)?;
-        let (heard, is_here) = (remote.heard_at(), remote.is_here());
+        let (heard, is_here) = (remote.silent_since(), remote.is_here());
         // The silence of an owner counts only from the call on: before it the owner had nothing to send.
         let asked = |(key, call): (CallKey, &Call)| {
             let asked = call.asked().filter(|asked| asked.is_by_rpc())?;

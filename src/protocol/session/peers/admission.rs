@@ -1,7 +1,7 @@
 //! Admits a participant whose token names no role (`wire.md`, section 4.4), and explains why others are not
 //! admitted.
 
-use super::{Context, Delivery, Peers, Received, Remote, remote::Pair};
+use super::{Context, Delivery, Peers, Received, Remote};
 use crate::{
     protocol::{
         frame::{Message, RegisteredTool},
@@ -16,6 +16,17 @@ use crate::{
 
 /// The limit on remembered tool names of a participant whose registration was refused. They explain a failed call.
 const REFUSED_TOOLS: usize = 32;
+
+/// How the server has changed the rights of a participant in its present join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RightsChange {
+    /// It has as many as before.
+    None,
+    /// It may no longer be bound or called.
+    Lost,
+    /// It may be bound or called now.
+    Gained,
+}
 
 /// The state of participants without a role.
 #[derive(Debug, Default)]
@@ -59,9 +70,7 @@ impl Peers {
             let id = id.clone();
             tracing::debug!(peer = %id, "admitted without a role, as the only participant of its kind");
             self.admission.guest = Some(id.clone());
-            if let Some(remote) = self.remotes.get_mut(&id) {
-                remote.pair.reset_greetings(); // a call may have named it before: it registers when the Configuration is repeated
-            }
+            self.renew_pair(cx, delivery, &id); // a call may have named it before: it registers when it is greeted again
             self.greet(cx, delivery, &id);
         }
     }
@@ -79,7 +88,7 @@ impl Peers {
         if self.is_admitted(cx, id, remote) {
             return None;
         }
-        let who = remote.participant.as_ref()?;
+        let who = remote.join.participant.as_ref()?;
         Some(match (who.token_role(), who.unknown_role()) {
             (Some(role), _) => NotAdmitted::OtherRole { role },
             (None, Some(value)) => NotAdmitted::UnknownRole { value: value.into() },
@@ -102,7 +111,7 @@ impl Peers {
             return;
         }
         let is_it = |who: &Participant| who.is_standard() && who.token_role().is_none();
-        let ordinary = self.present().filter(|(_, it)| it.participant.as_ref().is_some_and(is_it));
+        let ordinary = self.present().filter(|(_, it)| it.join.participant.as_ref().is_some_and(is_it));
         let here: Vec<_> = ordinary.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect();
         if !here.is_empty() && self.no_assistant_among != here {
             self.no_assistant_among.clone_from(&here);
@@ -114,7 +123,7 @@ impl Peers {
     /// its assistant expects others, and says nothing about them.
     pub(crate) fn why_not_assistant(&self, cx: &Context, id: &Identity) -> Option<NotAssistant> {
         let is_open = cx.is_client() && cx.config.assistant.is_none();
-        NotAssistant::of(self.get(id).filter(|_| is_open)?.participant.as_ref()?)
+        NotAssistant::of(self.get(id).filter(|_| is_open)?.join.participant.as_ref()?)
     }
 
     /// Client: reports, once in each of its joins, why a participant that acts as an assistant is not accepted.
@@ -131,13 +140,47 @@ impl Peers {
         self.admission.guest.as_ref() == Some(id) && names_no_role(remote)
     }
 
+    /// Sets the description that gives a participant its rights in this join, and returns how they have changed.
+    pub(super) fn describe(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        id: &Identity,
+        described: Option<Participant>,
+    ) -> RightsChange {
+        let had = self.has_rights(cx, id);
+        let Some(remote) = self.remotes.get_mut(id) else { return RightsChange::None };
+        remote.join.participant = described;
+        self.note_observer(id);
+        self.note_change();
+        self.check_guest(cx, delivery, id);
+        let change = match (had, self.has_rights(cx, id)) {
+            (true, false) => RightsChange::Lost,
+            (false, true) => RightsChange::Gained,
+            _ => RightsChange::None,
+        };
+        match change {
+            RightsChange::Lost if !cx.is_client() => self.dismiss(cx, delivery, id),
+            // Both sides begin again, as in a new join: what was sent before counted for nothing.
+            RightsChange::Lost | RightsChange::Gained => self.renew_pair(cx, delivery, id),
+            RightsChange::None => {}
+        }
+        self.admit_the_only_one(cx, delivery);
+        change
+    }
+
+    /// Returns whether a participant may be bound by the local client, or called by the local assistant.
+    fn has_rights(&self, cx: &Context, id: &Identity) -> bool {
+        self.get(id).is_some_and(|remote| match cx.is_client() {
+            true => self.is_candidate(cx, id, remote),
+            false => self.is_admitted(cx, id, remote),
+        })
+    }
+
     /// Assistant: handles the server's description of a participant. One with the role `client` ends the admission of
     /// one without.
-    pub(super) fn check_newcomer(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
-        self.note_change();
+    fn check_guest(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.get(id).filter(|_| !cx.is_client()) else { return };
-        // The server has withdrawn the role of a client, in the join in which it registered.
-        let has_lost_its_role = remote.is_registered() && !self.is_admitted(cx, id, remote);
         let guest = self.admission.guest.as_ref();
         if remote.has_role(Role::Client) {
             // For the rest of the session, whoever leaves: a token server that writes roles has left this one
@@ -148,9 +191,6 @@ impl Peers {
             }
         } else if guest == Some(id) && !names_no_role(remote) {
             self.admission.guest = None; // its token or its permissions have changed
-            self.dismiss(cx, delivery, id);
-        } else if has_lost_its_role {
-            self.dismiss(cx, delivery, id);
         } else if guest.is_some_and(|guest| guest != id) && is_ordinary(remote) {
             self.report_not_admitted(cx, id);
         }
@@ -168,7 +208,7 @@ impl Peers {
 
     /// Assistant: remembers the names of the tools that a participant would offer if it were admitted.
     pub(super) fn note_refused_tools(&mut self, id: &Identity, offered: &[RegisteredTool]) {
-        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.participant.is_some()) else {
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.join.participant.is_some()) else {
             return;
         };
         let names = offered.iter().filter_map(|tool| tool.name.parse::<ToolName>().ok());
@@ -184,17 +224,10 @@ impl Peers {
     fn dismiss(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.forget_registration(cx, id);
         if let Some(remote) = self.remotes.get_mut(id) {
-            remote.named = true; // its frames about open calls are still accepted
+            remote.join.named = true; // its frames about open calls are still accepted
         }
         self.report_not_admitted(cx, id);
         self.deny_registration(cx, delivery, id);
-    }
-}
-
-impl Pair {
-    fn reset_greetings(&mut self) {
-        self.signal(super::Signal::Void);
-        self.greetings = 0;
     }
 }
 
@@ -211,13 +244,13 @@ pub(super) fn report_unaccepted(cx: &mut Context, why: Unaccepted) {
 fn is_ordinary(remote: &Remote) -> bool {
     let is_it =
         |who: &Participant| who.is_standard() && who.token_role().is_none() && who.unknown_role().is_none();
-    remote.is_here() && remote.participant.as_ref().is_some_and(is_it)
+    remote.is_here() && remote.join.participant.as_ref().is_some_and(is_it)
 }
 
 /// Returns whether it is an ordinary participant whose token names no role. One that may change its attributes may have
 /// removed a role.
 fn names_no_role(remote: &Remote) -> bool {
-    remote.participant.as_ref().is_some_and(|who| {
+    remote.join.participant.as_ref().is_some_and(|who| {
         who.is_standard() && !who.may_update_metadata() && who.attribute(ROLE_ATTRIBUTE).is_none()
     })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
     contact::Signal,
+    held::HeldItem,
     remote::{Features, Presence, Registration},
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
         session::codec,
     },
     tool::Execution,
-    transport::Identity,
+    transport::{Identity, Peer},
 };
 
 /// The number of Configurations that are sent to a peer: the first, and others after 1, 2, 4 and 8 s until the peer's
@@ -111,7 +112,7 @@ impl Peers {
         if !remote.is_here() || remote.is_configured() || is_not_greeted {
             return;
         }
-        remote.named = true;
+        remote.join.named = true;
         self.greet(cx, delivery, id);
         let Some(remote) = self.get(id) else { return };
         let since = |at: Instant| cx.now.saturating_duration_since(at);
@@ -130,17 +131,16 @@ impl Peers {
     pub(crate) fn time_out_silence(&mut self, cx: &mut Context, id: &Identity) -> bool {
         let Some(remote) = self.remotes.get_mut(id) else { return false };
         let contact = remote.pair.contact;
-        let is_silent =
-            remote.is_here() && !contact.is_configured() && !contact.has_left() && remote.instance.is_none();
-        if !is_silent {
+        let is_silent = remote.is_here() && !contact.is_configured() && !contact.has_left();
+        // A process that uses the handshake and may have rejoined shows itself soon.
+        if !is_silent || remote.has_process() {
             return false;
         }
         // A frame that waits for its sender's Configuration shows that the sender may have one. The timeout then starts
         // again at the last local Configuration.
-        let is_speech = |it: &Received| !matches!(it.message, Message::ToolUseResult(_));
         let since = remote.pair.greeted_at.map(|at| cx.now.saturating_duration_since(at));
         let left = since.and_then(|since| cx.config.times.silence.checked_sub(since));
-        let left = left.filter(|left| !left.is_zero() && remote.pair.waiting.iter().any(is_speech));
+        let left = left.filter(|left| !left.is_zero() && self.unconfigured.has_speech_of(id));
         if let Some(left) = left.filter(|_| !std::mem::replace(&mut remote.pair.silence_extended, true)) {
             cx.set_timer(Timer::Silent(id.clone()), left);
             return false;
@@ -161,7 +161,7 @@ impl Peers {
         match &incoming.message {
             Message::Configuration(_) | Message::Other(..) => false,
             // No frame follows it under this sid. A peer that completed the handshake in an earlier join is known.
-            _ if incoming.is_goodbye() => remote.instance.is_none(),
+            _ if incoming.is_goodbye() => !remote.has_process(),
             // A broadcast, or a request of a peer without the handshake.
             Message::ToolUseRequest(request) => {
                 request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
@@ -185,32 +185,22 @@ impl Peers {
         // Also for a frame that finds no room below: a peer that takes the handshake for complete repeats
         // nothing, and its calls are lost after 5 s of silence.
         self.ask_for_configuration(cx, delivery, id);
-        let caps = &cx.config.caps;
-        let Some(pair) = self.remotes.get_mut(id).map(|remote| &mut remote.pair) else { return };
-        // Stops have a limit of their own: a sender's requests must not keep out what ends them.
-        let is_stop = incoming.is_small_stop();
-        let alike = pair.waiting.iter().filter(|it| it.is_small_stop() == is_stop).count();
-        let has_bytes = is_stop || pair.waiting_bytes + incoming.size <= caps.frames.held_bytes;
-        if alike >= caps.frames.held_frames || !has_bytes {
-            return cx.count(Counter::HoldExpired);
-        }
-        pair.waiting_bytes += incoming.size;
-        pair.waiting.push(incoming);
-        cx.count(Counter::Held);
-        if !cx.timers.is_set(&Timer::Hold(id.clone())) {
-            cx.set_timer(Timer::Hold(id.clone()), cx.config.times.hold);
+        if let Some(from) = self.get(id).map(|remote| remote.peer(id)) {
+            self.unconfigured.hold(cx, &from, HeldItem::Frame(incoming), Timer::Unconfigured);
         }
     }
 
     /// Takes the frames that waited for this peer's Configuration, in their order.
-    pub(crate) fn take_waiting(&mut self, id: &Identity) -> Vec<Received> {
-        self.remotes.get_mut(id).map(Remote::take_waiting).unwrap_or_default()
+    pub(crate) fn take_waiting(&mut self, id: &Identity) -> Vec<(Peer, HeldItem)> {
+        self.get(id)
+            .map(|remote| remote.peer(id))
+            .map(|who| self.unconfigured.release(&who))
+            .unwrap_or_default()
     }
 
-    /// Drops the frames that have waited too long for this peer's Configuration.
-    pub(crate) fn expire_waiting(&mut self, cx: &mut Context, id: &Identity) {
-        let dropped = self.take_waiting(id).len();
-        cx.stats.add(Counter::HoldExpired, dropped);
+    /// Drops the frames that have waited too long for their senders' Configurations.
+    pub(crate) fn expire_unconfigured(&mut self, cx: &mut Context) {
+        self.unconfigured.expire(cx, Timer::Unconfigured);
     }
 
     /// Asks a peer for its Configuration, because one of its frames must wait. The sender regards the handshake as
@@ -270,24 +260,32 @@ impl Peers {
             return Greeting::Ignored;
         }
         cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
-        let instance = incoming.instance().map(Instance::new);
+        let instance =
+            incoming.instance().and_then(|shown| self.instance_of(cx, id, shown, incoming.proof()));
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         // Also of a repeated Configuration: its features replace those before.
-        remote.features = Features::of(its);
-        remote.standing = remote.standing.speaks();
+        remote.join.features = Features::of(its);
+        remote.join.has_spoken = true;
         cx.local.muted_at = cx.local.muted_at.filter(|_| !incoming.has_received_configuration());
-        if remote.is_configured() && remote.instance == instance {
+        let is_repeated = remote.is_configured() && remote.present_instance() == instance.as_ref();
+        let before = remote.show_process(instance.clone(), incoming.stanza());
+        if is_repeated {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
-        let before = remote.show_instance(instance.clone());
-        remote.is_proof = instance.is_some();
         if before.is_some() && before != instance {
             remote.pair.signal(Signal::Void); // frames for the old instance must not be sent to the new one
             if remote.is_unannounced() {
-                remote.participant = None; // it describes the join of the old instance
+                remote.join.participant = None; // it describes the join of the old instance
             }
         }
         Greeting::New { before, instance }
+    }
+
+    /// Returns the instance of a participant that shows this text in its present join.
+    fn instance_of(&self, cx: &Context, id: &Identity, shown: &str, proof: Option<&str>) -> Option<Instance> {
+        let remote = self.get(id)?;
+        let from = remote.peer(id);
+        Some(remote.instance_of(shown, from.sid(), || is_proven(cx, shown, &from, proof)))
     }
 
     /// Completes the handshake after a new Configuration.
@@ -299,7 +297,7 @@ impl Peers {
         incoming: &Received,
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        let has_instance = remote.instance.is_some();
+        let has_instance = remote.present_instance().is_some();
         let pair = &mut remote.pair;
         // Before the local Configuration is sent, which states that the peer's has arrived.
         pair.signal(Signal::Configuration { instance: has_instance });
@@ -321,9 +319,7 @@ impl Peers {
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.crossed_at.get_or_insert(cx.now);
         }
-        for timer in [Timer::Silent, Timer::Hold] {
-            cx.timers.cancel(&timer(id.clone()));
-        }
+        cx.timers.cancel(&Timer::Silent(id.clone()));
         // A plain peer shows no instance, so the jobs and calls of its earlier join still end with the grace period.
         if has_instance {
             cx.timers.cancel(&Timer::Grace(id.clone()));
@@ -334,11 +330,10 @@ impl Peers {
     /// Configuration has arrived.
     pub(crate) fn note_request(&mut self, id: &Identity, is_plain_speech: bool) -> Option<PlainSpeech> {
         let remote = self.remotes.get_mut(id)?;
-        let is_first = !remote.standing.has_spoken();
-        remote.standing = remote.standing.speaks();
+        let is_first = !std::mem::replace(&mut remote.join.has_spoken, true);
         let is_newly_plain = is_plain_speech && !remote.is_configured() && !remote.is_plain();
         // A peer that showed an instance does not use the plain form, so this is another process.
-        let before = if is_newly_plain { remote.show_instance(None) } else { None };
+        let before = if is_newly_plain { remote.show_process(None, None) } else { None };
         Some(PlainSpeech { is_news: is_first || is_newly_plain, is_newly_plain, before })
     }
 
@@ -396,8 +391,8 @@ impl Peers {
             // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
             if was_long_ago(cx.now, remote.pair.greeted_at) {
                 self.send_configuration(cx, delivery, id);
+                self.register_once_more(cx, delivery, id);
             }
-            self.register_once_more(cx, delivery, id);
         }
         Greeting::Repeated { may_lack_frames: !has_heard || is_news }
     }
@@ -435,7 +430,8 @@ impl Peers {
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.pair.greeted_at = Some(cx.now);
-        let meta: Meta = codec::greeting(&cx.ids.instance_for(id), is_configured);
+        let proof = remote.instance().and_then(|it| cx.ids.proof(it.as_str(), cx.local.participant.peer()));
+        let meta: Meta = codec::greeting(cx.ids.instance(), proof.as_deref(), is_configured);
         let features = Feature::ALL.iter().filter(|it| has_feature(cx, **it));
         let configuration = Configuration {
             conversation_id: Some(cx.config.room.clone()),
@@ -462,6 +458,11 @@ fn has_feature(cx: &Context, feature: Feature) -> bool {
         Feature::Deflate => cfg!(feature = "deflate") && cx.config.expand,
         _ => true,
     }
+}
+
+/// Returns whether a participant has proven to be the instance that it shows.
+pub(super) fn is_proven(cx: &Context, shown: &str, from: &Peer, proof: Option<&str>) -> bool {
+    cx.config.trusts_instances || proof.is_some() && cx.ids.proof(shown, from).as_deref() == proof
 }
 
 /// Returns whether the last Configuration must have arrived by now, unless it was lost.

@@ -1,4 +1,5 @@
-//! Holds frames and messages of RPC that arrived before the server announced their senders.
+//! Holds frames and messages of RPC that arrived before the server announced their senders, and frames that arrived before
+//! their senders' Configurations.
 
 use std::collections::VecDeque;
 
@@ -8,10 +9,10 @@ use crate::{
         frame::Message,
         session::{Caps, codec::Received, context::Context, stats::Counter, timers::Timer},
     },
-    transport::{Identity, Peer, RPC_RESPONSE_TOPIC, RpcMessage, Sid, StreamPart},
+    transport::{Identity, Peer, RPC_RESPONSE_TOPIC, RpcMessage, StreamPart},
 };
 
-/// What an unannounced sender has sent.
+/// What a sender has sent that cannot be handled yet.
 #[derive(Debug)]
 pub(crate) enum HeldItem {
     Frame(Received),
@@ -36,7 +37,7 @@ impl HeldItem {
     }
 }
 
-/// The frames and messages of RPC of unannounced senders, in the order of arrival.
+/// The frames and messages of RPC of senders that are not known enough, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     items: VecDeque<Entry>,
@@ -77,9 +78,9 @@ impl Share {
 }
 
 impl Held {
-    /// Keeps an item until its sender is announced, for at most [`Times::hold`](crate::protocol::session::Times::hold).
-    /// Without space it is dropped and counted.
-    pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
+    /// Keeps an item until its sender is known, for at most [`Times::hold`](crate::protocol::session::Times::hold), after which
+    /// this timer drops it. Without space it is dropped and counted.
+    pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem, timer: Timer) {
         // It ends what its sender asked for before, also if the sender turns out to be a plain peer, whose goodbye has no effect.
         if matches!(&item, HeldItem::Frame(received) if received.is_goodbye()) {
             self.drop_items(|it| it.from == *from && it.is_request());
@@ -91,8 +92,8 @@ impl Held {
         cx.count(Counter::Held);
         self.bytes += item.size();
         self.items.push_back(Entry { since: cx.now, from: from.clone(), item, share });
-        if !cx.timers.is_set(&Timer::Unannounced) {
-            cx.set_timer(Timer::Unannounced, cx.config.times.hold);
+        if !cx.timers.is_set(&timer) {
+            cx.set_timer(timer, cx.config.times.hold);
         }
     }
 
@@ -132,13 +133,13 @@ impl Held {
         self.items.iter().find(|it| is_it(&it.item) && it.from == *from)
     }
 
-    /// Drops the items that have waited too long.
-    pub(super) fn expire(&mut self, cx: &mut Context) {
+    /// Drops the items that have waited too long. This timer drops the next ones.
+    pub(super) fn expire(&mut self, cx: &mut Context, timer: Timer) {
         let hold = cx.config.times.hold;
         while let Some(first) = self.items.front() {
             let waited = cx.now.saturating_duration_since(first.since);
             if waited < hold {
-                return cx.set_timer(Timer::Unannounced, hold - waited);
+                return cx.set_timer(timer, hold - waited);
             }
             self.bytes -= first.item.size();
             self.items.pop_front();
@@ -151,6 +152,17 @@ impl Held {
         self.drop_items(|it| it.from == *who);
     }
 
+    /// Drops all items of this sender.
+    pub(super) fn forget_all(&mut self, id: &Identity) {
+        self.drop_items(|it| it.from.identity() == id);
+    }
+
+    /// Returns whether a frame of this sender waits that is no result.
+    pub(super) fn has_speech_of(&self, id: &Identity) -> bool {
+        let is_result = |item: &HeldItem| matches!(item, HeldItem::Frame(it) if matches!(it.message, Message::ToolUseResult(_)));
+        self.items.iter().any(|it| it.from.identity() == id && !is_result(&it.item))
+    }
+
     fn drop_items(&mut self, is_dropped: impl Fn(&Entry) -> bool) {
         self.items.retain(|it| {
             let stays = !is_dropped(it);
@@ -161,10 +173,9 @@ impl Held {
 
     /// Takes the items of a join that is known now. Its Configuration is first, since it was sent first and the others
     /// may have to wait for it.
-    pub(super) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, HeldItem)> {
-        let (released, kept) = std::mem::take(&mut self.items)
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|it| it.from.identity() == id && it.from.sid() == sid);
+    pub(super) fn release(&mut self, who: &Peer) -> Vec<(Peer, HeldItem)> {
+        let (released, kept) =
+            std::mem::take(&mut self.items).into_iter().partition::<VecDeque<_>, _>(|it| it.from == *who);
         self.items = kept;
         self.bytes = self.items.iter().map(|it| it.item.size()).sum();
         let (first, rest): (Vec<_>, Vec<_>) =

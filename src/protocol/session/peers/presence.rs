@@ -4,7 +4,9 @@ use std::{collections::BinaryHeap, time::Duration};
 
 use super::{
     Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
+    admission::RightsChange,
     contact::Signal,
+    handshake::is_proven,
     held::HeldItem,
     remote::{Join, Pair, Presence},
 };
@@ -43,17 +45,21 @@ pub(crate) enum RpcStanding {
 
 impl Peers {
     /// Handles a participant that is in the room or whose description has changed.
-    pub(crate) fn handle_joined(&mut self, cx: &mut Context, delivery: &mut Delivery, who: Participant) {
+    pub(crate) fn handle_joined(
+        &mut self,
+        cx: &mut Context,
+        delivery: &mut Delivery,
+        who: Participant,
+    ) -> RightsChange {
         let (id, sid) = (who.identity().clone(), who.sid().clone());
         let remote = self.known(cx, &id);
-        if remote.is_unannounced() && remote.fallback.as_ref().is_some_and(|old| *old.sid() == sid) {
+        if remote.is_unannounced() && remote.join.fallback.as_ref().is_some_and(|old| *old.sid() == sid) {
             // The server describes the join that an unannounced one has replaced. The news of the latter is on its way.
-            remote.fallback = Some(who.clone());
-            remote.participant = remote.participant.is_some().then_some(who);
-            self.note_observer(&id);
-            return self.check_newcomer(cx, delivery, &id);
+            let continues = remote.join.participant.is_some();
+            remote.join.fallback = Some(who.clone());
+            return self.describe(cx, delivery, &id, continues.then_some(who));
         }
-        if let Some(old) = remote.fallback.take() {
+        if let Some(old) = remote.join.fallback.take() {
             remote.mark_dead(old.sid().clone()); // the server confirms that it was replaced
         }
         remote.revive(&sid);
@@ -62,25 +68,22 @@ impl Peers {
                 !std::mem::replace(announced, true)
             }
             _ => {
-                self.move_to(cx, delivery, &id, sid, true);
+                self.move_to(cx, delivery, &id, sid, Join::default(), true);
                 true
             }
         };
         cx.timers.cancel(&Timer::Provisional(id.clone()));
-        if let Some(remote) = self.remotes.get_mut(&id) {
-            remote.participant = Some(who.clone());
-        }
-        self.note_observer(&id);
         let is_doubtful = who.attribute(ROLE_ATTRIBUTE).is_some() && who.token_role().is_none();
         if is_news {
-            cx.event(Event::Joined(who));
+            cx.event(Event::Joined(who.clone()));
         }
         if is_doubtful {
             cx.complain(&id, Counter::UntrustedRole);
         }
-        self.check_newcomer(cx, delivery, &id);
+        let change = self.describe(cx, delivery, &id, Some(who));
         self.look_for_assistant(cx);
         self.show_registration(cx, delivery, &id);
+        change
     }
 
     /// Handles a participant that left this join.
@@ -91,8 +94,8 @@ impl Peers {
         self.held.forget(who);
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.mark_dead(sid.clone());
-        if remote.fallback.as_ref().is_some_and(|old| old.sid() == sid) {
-            remote.fallback = None;
+        if remote.join.fallback.as_ref().is_some_and(|old| old.sid() == sid) {
+            remote.join.fallback = None;
         }
         if remote.sid() == Some(sid) {
             self.leave(cx, delivery, id, sid.clone());
@@ -118,18 +121,29 @@ impl Peers {
             return SenderStanding::Dead;
         }
         let is_configuration = matches!(incoming.message, Message::Configuration(_));
-        // Nothing that the server announced about another join gives this one a right. It is known by the author's own
-        // word, or as the process of the announced join, which alone knows the instance.
-        let is_known = self.is_named(cx, id) || remote.is_continued_by(incoming.instance());
         if remote.is_at(sid) {
-            let is_other = is_configuration && remote.is_unannounced() && !is_known;
-            return if is_other { SenderStanding::Early } else { SenderStanding::Current };
+            let is_other = || {
+                let is_it = |it: &Instance| Some(it.as_str()) == incoming.instance();
+                !self.is_named(cx, id) && !remote.present_instance().is_some_and(is_it)
+            };
+            let must_wait = is_configuration && remote.is_unannounced() && is_other();
+            return if must_wait { SenderStanding::Early } else { SenderStanding::Current };
         }
-        if !is_configuration || !is_known {
+        // Nothing that the server announced about another join gives this one a right. It is known by the author's own
+        // word, or as the process of the announced join, which has proven that.
+        let continues = is_configuration && self.continues(cx, from, remote, incoming);
+        if !continues && !(is_configuration && self.is_named(cx, id)) {
             return SenderStanding::Early;
         }
-        self.move_provisionally(cx, delivery, id, sid, incoming.instance());
-        SenderStanding::Moved(self.held.release(id, sid))
+        self.move_provisionally(cx, delivery, from, continues);
+        SenderStanding::Moved(self.held.release(from))
+    }
+
+    /// Returns whether a Configuration from another sid proves that its sender is the process of the present join, which this
+    /// one continues.
+    fn continues(&self, cx: &Context, from: &Peer, remote: &Remote, incoming: &Received) -> bool {
+        let Some(shown) = incoming.instance() else { return false };
+        remote.may_move(shown, incoming.stanza()) && is_proven(cx, shown, from, incoming.proof())
     }
 
     /// Keeps a frame until its sender is announced, and asks the sender for its Configuration.
@@ -140,7 +154,7 @@ impl Peers {
         from: &Peer,
         incoming: Received,
     ) {
-        self.held.hold(cx, from, HeldItem::Frame(incoming));
+        self.held.hold(cx, from, HeldItem::Frame(incoming), Timer::Unannounced);
         self.ask_for_configuration(cx, delivery, from.identity());
     }
 
@@ -156,7 +170,7 @@ impl Peers {
 
     /// Keeps a request of RPC, or a part of its stream, until its sender is announced.
     pub(crate) fn hold_rpc(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
-        self.held.hold(cx, from, item);
+        self.held.hold(cx, from, item, Timer::Unannounced);
     }
 
     /// Returns whether the header of this stream waits for its sender's announcement.
@@ -165,13 +179,13 @@ impl Peers {
     }
 
     /// Takes the held frames of a join that is known now.
-    pub(crate) fn release(&mut self, id: &Identity, sid: &Sid) -> Vec<(Peer, HeldItem)> {
-        self.held.release(id, sid)
+    pub(crate) fn release(&mut self, who: &Peer) -> Vec<(Peer, HeldItem)> {
+        self.held.release(who)
     }
 
     /// Drops held frames that have waited too long.
     pub(crate) fn expire_held(&mut self, cx: &mut Context) {
-        self.held.expire(cx);
+        self.held.expire(cx, Timer::Unannounced);
     }
 
     /// Returns whether a frame of this sender may arrive as a byte stream: it must be a counterpart in the join that
@@ -193,7 +207,7 @@ impl Peers {
         id: &Identity,
     ) -> Option<Participant> {
         let remote = self.get(id)?;
-        let heard = remote.heard_at;
+        let heard = remote.silent_since();
         if cx.now.saturating_duration_since(heard) >= cx.config.times.hold {
             return self.never_announced(cx, delivery, id);
         }
@@ -227,12 +241,13 @@ impl Peers {
         incoming: &Received,
     ) -> bool {
         let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.has_left()) else { return false };
-        let known = remote.instance.as_ref().map(Instance::as_str);
+        let known = remote.instance().map(Instance::as_str);
         let is_new_run = matches!(incoming.message, Message::Configuration(_))
             && incoming.instance().is_some_and(|instance| Some(instance) != known);
         if is_new_run {
             remote.pair = Pair::default();
             delivery.forget_pair(id);
+            self.unconfigured.forget_all(id);
         }
         !is_new_run
     }
@@ -240,7 +255,7 @@ impl Peers {
     /// Restarts the timeouts of peers after an outage of the local connection.
     pub(crate) fn restart_peer_timeouts(&mut self, now: Instant) {
         for remote in self.remotes.values_mut() {
-            remote.heard_at = now;
+            remote.restart_silence(now);
             // A registration could not arrive during the outage, so the time in which it must arrive begins
             // again.
             remote.pair.crossed_at = remote.pair.crossed_at.map(|_| now);
@@ -252,12 +267,13 @@ impl Peers {
     pub(crate) fn begin_new_pairs(&mut self, cx: &mut Context, delivery: &mut Delivery) {
         for (id, remote) in &mut self.remotes {
             cancel_pair_timers(cx, id);
+            self.unconfigured.forget_all(id);
             // A plain peer is never sent a frame again, so its large packets are not dropped. Nor is one that is called by
             // RPC sent a request again that may have arrived.
             delivery.reset_pair(id, !remote.is_plain() && !remote.is_for_rpc(cx, id));
             let contact = remote.pair.contact.after(Signal::Void);
             remote.pair = Pair { contact, ..Pair::default() };
-            remote.heard_at = cx.now;
+            remote.restart_silence(cx.now);
             remote.join.shown = false;
         }
     }
@@ -265,7 +281,7 @@ impl Peers {
     /// Notes that the server is about to list who is present. What it lists is newer than any unannounced join.
     pub(crate) fn expect_list(&mut self) {
         for remote in self.remotes.values_mut() {
-            remote.fallback = None;
+            remote.join.fallback = None;
         }
     }
 
@@ -290,12 +306,25 @@ impl Peers {
     pub(crate) fn part(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.pair.signal(Signal::Goodbye);
+        remote.end_process();
         delivery.reset_lane(id);
         // The grace period ends with the goodbye: what it protects has just ended.
         for timer in [Timer::Grace, Timer::Heartbeat, Timer::Register, Timer::Ping] {
             cx.timers.cancel(&timer(id.clone()));
         }
         delivery.end_streams(id, !remote.is_plain());
+    }
+
+    /// Handles the end of the grace period: the process that left has not returned. Its tools are forgotten, unless another program
+    /// has registered in its place.
+    pub(crate) fn end_process(&mut self, cx: &mut Context, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id).filter(|it| it.present_instance().is_none()) else {
+            return;
+        };
+        remote.end_process();
+        if !remote.is_registered() {
+            self.forget_registration(cx, id);
+        }
     }
 
     /// Marks that the local participant has said goodbye to this peer.
@@ -321,11 +350,11 @@ impl Peers {
         };
         let (mut forgotten, mut rest) = (Vec::new(), BinaryHeap::new());
         for (id, remote) in self.remotes.iter().filter(|(id, remote)| is_forgettable(id, remote)) {
-            match remote.instance {
+            match remote.process {
                 // Without an instance a returning peer counts as another caller in any case, so its requests
                 // would not be recognized.
                 None => forgotten.push(id.clone()),
-                Some(_) => rest.push((remote.heard_at, id.clone())),
+                Some(_) => rest.push((remote.heard_at(), id.clone())),
             }
         }
         let most = cx.config.caps.requests.remembered_peers;
@@ -356,53 +385,59 @@ impl Peers {
         delivery: &mut Delivery,
         id: &Identity,
         sid: Sid,
+        join: Join,
         announced: bool,
     ) {
+        let is_named = self.is_named(cx, id);
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
         let withdraws = !remote.is_for_rpc(cx, id);
-        remote.is_proof &= !announced; // an announced join has its own description, and has not shown an instance yet
-        remote.pair = Pair::default();
-        remote.heard_at = cx.now;
-        remote.join = Join::default();
-        self.note_observer(id);
-        cancel_pair_timers(cx, id);
-        delivery.reset_pair(id, withdraws);
+        remote.begin_join(cx.now, Join { named: join.named || is_named, ..join });
+        if let Presence::Here { sid: old, .. } = &before {
+            remote.mark_dead(old.clone());
+        }
+        self.end_pair(cx, delivery, id, withdraws);
         if let Presence::Here { sid: old, announced: was_announced } = before {
-            if let Some(remote) = self.remotes.get_mut(id) {
-                remote.mark_dead(old.clone());
-            }
             if was_announced {
                 cx.event(Event::Left(Peer::new(id, old)));
             }
-            cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
+            begin_grace(cx, id);
         }
     }
 
-    /// Moves an identity to an unannounced sid whose Configuration shows this instance. If it is another process, only
-    /// the author's word gives it rights, so the description of the earlier join does not count.
-    fn move_provisionally(
-        &mut self,
-        cx: &mut Context,
-        delivery: &mut Delivery,
-        id: &Identity,
-        sid: &Sid,
-        instance: Option<&str>,
-    ) {
+    /// Begins the handshake of a present participant again. A goodbye remains one.
+    pub(super) fn renew_pair(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| !remote.has_left()) else { return };
+        if remote.pair.greetings > 0 || remote.is_configured() || remote.is_plain() {
+            let withdraws = !remote.is_for_rpc(cx, id);
+            remote.pair = Pair::default();
+            self.end_pair(cx, delivery, id, withdraws);
+        }
+    }
+
+    /// Ends what belongs to the pair of sids before.
+    fn end_pair(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, withdraws: bool) {
+        self.note_observer(id);
+        self.unconfigured.forget_all(id);
+        cancel_pair_timers(cx, id);
+        delivery.reset_pair(id, withdraws);
+    }
+
+    /// Moves an identity to an unannounced sid. If it does not continue the present join, only the author's word gives it
+    /// rights, so the description of the earlier join does not count.
+    fn move_provisionally(&mut self, cx: &mut Context, delivery: &mut Delivery, to: &Peer, continues: bool) {
+        let (id, sid) = (to.identity(), to.sid());
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
-        let fallback = if is_announced { &remote.participant } else { &remote.fallback }.clone();
-        if !remote.is_continued_by(instance) {
-            remote.participant = None;
-            remote.is_proof = false;
-        }
-        self.move_to(cx, delivery, id, sid.clone(), false);
-        if let Some(remote) = self.remotes.get_mut(id) {
-            if let Some(old) = &fallback {
-                remote.revive(old.sid()); // the server lists it, so it is not dead
+        let before = std::mem::take(&mut remote.join);
+        let fallback = if is_announced { before.participant.clone() } else { before.fallback };
+        let join = match continues {
+            true => {
+                Join { participant: before.participant, named: before.named, fallback, ..Join::default() }
             }
-            remote.fallback = fallback;
-        }
+            false => Join { fallback, ..Join::default() },
+        };
+        self.move_to(cx, delivery, id, sid.clone(), join, false);
         schedule_provisional_check(cx, id, cx.now);
     }
 
@@ -413,7 +448,7 @@ impl Peers {
         id: &Identity,
     ) -> Option<Participant> {
         let remote = self.remotes.get_mut(id)?;
-        if let Some(listed) = remote.fallback.take() {
+        if let Some(listed) = remote.join.fallback.take() {
             return Some(listed);
         }
         if let Presence::Here { sid, announced: false } = &remote.presence {
@@ -432,12 +467,18 @@ impl Peers {
         let withdraws = !remote.is_for_rpc(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
         remote.pair = Pair::default();
-        self.note_observer(id);
-        cancel_pair_timers(cx, id);
-        delivery.reset_pair(id, withdraws);
+        self.end_pair(cx, delivery, id, withdraws);
         if was_announced {
             cx.event(Event::Left(Peer::new(id, sid)));
         }
+        begin_grace(cx, id);
+    }
+}
+
+/// Begins the grace period of what left. One that is under way goes on: only the process that left ends it, by its return, and
+/// another one that joins and leaves under its identity does not.
+fn begin_grace(cx: &mut Context, id: &Identity) {
+    if !cx.timers.is_set(&Timer::Grace(id.clone())) {
         cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
     }
 }
@@ -453,7 +494,6 @@ fn cancel_pair_timers(cx: &mut Context, id: &Identity) {
     for timer in [
         Timer::Greet,
         Timer::Ask,
-        Timer::Hold,
         Timer::Register,
         Timer::Silent,
         Timer::Heartbeat,

@@ -34,8 +34,8 @@ impl Remote {
 
     /// Returns whether it is called by RPC, in whatever join: the author names it, and it has not shown an instance.
     pub(crate) fn is_for_rpc(&self, cx: &Context, id: &Identity) -> bool {
-        // An instance of an earlier join counts: one that uses the handshake shows it again soon after it has rejoined.
-        rpc::IS_BUILT && cx.config.rpc_tools.contains_key(id) && self.instance().is_none()
+        // The process of an earlier join counts until its grace period is over: it shows itself soon after it has rejoined.
+        rpc::IS_BUILT && cx.config.rpc_tools.contains_key(id) && !self.has_process()
     }
 }
 
@@ -94,10 +94,12 @@ impl Peers {
         self.get(by).is_some_and(|remote| remote.join.pings.ids.iter().any(|it| **it == *id))
     }
 
-    /// Assistant: returns whether this participant is sent no Configuration, because it is called by RPC: an app may show its
-    /// user whatever packet arrives.
+    /// Assistant: returns whether this participant is sent no Configuration before its own arrives, because the author names
+    /// tools for RPC: an app may show its user whatever packet arrives.
     pub(super) fn is_not_greeted(&self, cx: &Context, id: &Identity) -> bool {
-        !cx.config.admitted.contains(id) && self.get(id).is_some_and(|remote| remote.is_for_rpc(cx, id))
+        let is_silent = |remote: &Remote| remote.present_instance().is_none();
+        let is_app = rpc::IS_BUILT && cx.config.rpc_tools.contains_key(id);
+        is_app && !cx.config.admitted.contains(id) && self.get(id).is_some_and(is_silent)
     }
 
     /// Assistant: offers the tools of a participant that is called by RPC. Returns whether it did.

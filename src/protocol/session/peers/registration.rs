@@ -275,7 +275,7 @@ impl Peers {
     pub(crate) fn forget_registration(&mut self, cx: &mut Context, id: &Identity) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         remote.pair.offer = OfferState::Unregistered;
-        remote.standing = remote.standing.unranked();
+        remote.lose_rank();
         remote.left_out.clear();
         if !std::mem::take(&mut remote.tools).is_empty() {
             cx.event(Event::ToolsChanged { owner: id.clone() });

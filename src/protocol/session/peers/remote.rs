@@ -1,4 +1,4 @@
-//! Holds the state of one remote participant: its presence, the instance that it showed and its handshake.
+//! Holds the state of one remote participant, by lifetime: of the identity, of a process, of a join and of a pair of sids.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
     clock::Instant,
     protocol::{
         frame::Configuration,
-        session::{codec::Received, ids::Instance, recipients::Feature},
+        session::{ids::Instance, recipients::Feature},
     },
     tool::{Tool, ToolName},
     transport::{Identity, Participant, Peer, Role, Sid},
@@ -22,40 +22,52 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(1);
 /// The limit on remembered former instances of one identity.
 const FORMER: usize = 8;
 
-/// A remote identity and its state over all its joins.
+/// A remote identity. It has what is true of the identity itself; what is true of one process, of one join and of one pair of
+/// sids is in the types of these lifetimes, and a new one begins with `Default`.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(super) presence: Presence,
-    /// The server's description of the participant in this join, in the join that this one continues, or, while it is
-    /// away, in its last one. An unannounced join that continues no other has none.
-    pub(super) participant: Option<Participant>,
-    /// The announced participant to return to if the server never announces the sid that a Configuration showed.
-    pub(super) fallback: Option<Participant>,
-    dead: VecDeque<Sid>,
-    /// The state under the present pair of sids.
-    pub(super) pair: Pair,
-    /// The instance that it showed last.
-    pub(super) instance: Option<Instance>,
-    /// Whether the instance was shown in the join that `participant` describes, or in one that continues it. Only then
-    /// does it prove that an unannounced join belongs to the same process, which keeps the rights of that description.
-    pub(super) is_proof: bool,
+    /// The process that showed itself last. It need not be the one of the present join.
+    pub(super) process: Option<Process>,
     /// The instances that another one replaced, each with the last stanza received from it.
     former: VecDeque<(Instance, u32)>,
-    pub(super) features: Features,
-    /// The highest stanza, as an absolute value, of the present instance's stops without a target.
-    stopped: u32,
-    /// Whether the local configuration or a local call names it.
-    pub(super) named: bool,
-    pub(super) standing: Standing,
-    /// The tools that it offers to the assistant.
+    /// The present join, or the last one.
+    pub(super) join: Join,
+    /// The state under the present pair of sids.
+    pub(super) pair: Pair,
+    dead: VecDeque<Sid>,
+    /// The tools that it offered last. It can be called only if it has registered under the present pair.
     pub(super) tools: Vec<Tool>,
     /// The tools that it has and does not offer, or that the assistant has refused, with the reasons.
     pub(super) left_out: Vec<(Box<str>, Box<str>)>,
-    pub(super) heard_at: Instant,
+    /// When its last packet arrived.
+    heard_at: Instant,
+    /// Since when it has sent nothing. An outage of the local participant does not count.
+    silent_since: Instant,
     /// Client: the time of the first ping since the last packet.
     pinged_at: Option<Instant>,
     pub(super) limits: RateLimits,
-    pub(super) join: Join,
+}
+
+/// One run of a participant's program, which is known over its joins because each Configuration proves it (`wire.md`,
+/// section 6).
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) instance: Instance,
+    /// Whether it said goodbye, or did not return within the grace period: no join continues it without an announcement.
+    pub(super) is_over: bool,
+    /// Its rank among others, which it has again after a rejoin.
+    rank: Option<u64>,
+    /// The highest stanza of its Configurations, as an absolute value.
+    configured_at: u32,
+    /// The highest stanza, as an absolute value, of its stops without a target.
+    stopped: u32,
+}
+
+impl Process {
+    fn new(instance: Instance) -> Self {
+        Self { instance, is_over: false, rank: None, configured_at: 0, stopped: 0 }
+    }
 }
 
 /// The presence of a remote participant.
@@ -79,57 +91,6 @@ pub(super) enum Presence {
     },
 }
 
-/// Whether a participant may be bound or called, and its rank among others of its kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It has sent neither a Configuration nor a request.
-    #[default]
-    Silent,
-    /// It has sent a Configuration or a request, so a client may bind it.
-    Spoke,
-    /// It has a rank, by the order in which clients registered or assistants sent their first frame.
-    Ranked {
-        /// Lower ranks came earlier.
-        rank: u64,
-        /// Whether it has also sent a Configuration or a request.
-        spoke: bool,
-    },
-}
-
-impl Standing {
-    pub(super) fn has_spoken(self) -> bool {
-        matches!(self, Self::Spoke | Self::Ranked { spoke: true, .. })
-    }
-
-    pub(super) fn rank(self) -> Option<u64> {
-        match self {
-            Self::Ranked { rank, .. } => Some(rank),
-            Self::Silent | Self::Spoke => None,
-        }
-    }
-
-    /// Returns the standing after a Configuration or a request.
-    pub(super) fn speaks(self) -> Self {
-        match self {
-            Self::Ranked { rank, .. } => Self::Ranked { rank, spoke: true },
-            Self::Silent | Self::Spoke => Self::Spoke,
-        }
-    }
-
-    /// Returns the standing with this rank, unless it already has one.
-    pub(super) fn ranked(self, rank: u64) -> Self {
-        match self {
-            Self::Ranked { .. } => self,
-            Self::Silent | Self::Spoke => Self::Ranked { rank, spoke: self.has_spoken() },
-        }
-    }
-
-    /// Returns the standing without a rank.
-    pub(super) fn unranked(self) -> Self {
-        if self.has_spoken() { Self::Spoke } else { Self::Silent }
-    }
-}
-
 /// The state under one pair of sids: the local one and the peer's.
 #[derive(Debug, Default)]
 pub(super) struct Pair {
@@ -151,9 +112,6 @@ pub(super) struct Pair {
     pub(super) registration: Registration,
     /// Assistant: this client's registration.
     pub(super) offer: OfferState,
-    /// Frames that wait for its Configuration.
-    pub(super) waiting: Vec<Received>,
-    pub(super) waiting_bytes: usize,
     /// The highest stanza that arrived, as an absolute value.
     pub(super) highest: u32,
 }
@@ -195,9 +153,23 @@ pub(super) struct RateLimits {
     pub(super) corrected_at: Option<Instant>,
 }
 
-/// The state of one join of a participant.
+/// The state of one join of a participant. Each right is one of the join, and ends with it.
 #[derive(Debug, Default)]
 pub(super) struct Join {
+    /// The server's description of the participant in this join, or in the join that this one continues. An unannounced join
+    /// that continues no other has none.
+    pub(super) participant: Option<Participant>,
+    /// The announced participant to return to if the server never announces the sid that a Configuration showed.
+    pub(super) fallback: Option<Participant>,
+    /// Whether the process has shown its instance in this join.
+    pub(super) shows_process: bool,
+    pub(super) features: Features,
+    /// Whether the local configuration or a local call names it.
+    pub(super) named: bool,
+    /// Whether it has sent a Configuration or a request, so a client may bind it.
+    pub(super) has_spoken: bool,
+    /// Its rank, by the order in which clients registered or assistants sent their first frame.
+    pub(super) rank: Option<u64>,
     /// Whether the observer was sent the local registration.
     pub(super) shown: bool,
     /// Assistant: whether it asked to be admitted, by a Configuration or a registration.
@@ -241,30 +213,24 @@ impl Remote {
     pub(super) fn new(now: Instant, named: bool) -> Self {
         Self {
             presence: Presence::Unseen,
-            participant: None,
-            fallback: None,
-            dead: VecDeque::new(),
-            pair: Pair::default(),
-            instance: None,
-            is_proof: false,
+            process: None,
             former: VecDeque::new(),
-            features: Features::default(),
-            stopped: 0,
-            named,
-            standing: Standing::default(),
+            join: Join { named, ..Join::default() },
+            pair: Pair::default(),
+            dead: VecDeque::new(),
             tools: Vec::new(),
             left_out: Vec::new(),
             heard_at: now,
+            silent_since: now,
             pinged_at: None,
             limits: RateLimits::default(),
-            join: Join::default(),
         }
     }
 
     /// Notes that a packet arrived. If the handshake is old enough, a registration would have arrived before the
     /// packet.
     pub(super) fn note_packet(&mut self, now: Instant) {
-        self.heard_at = now;
+        (self.heard_at, self.silent_since) = (now, now);
         if self.pair.crossed_at.is_some_and(|at| now.saturating_duration_since(at) >= SETTLED) {
             self.pair.settled = true;
         }
@@ -287,20 +253,88 @@ impl Remote {
 
     /// Returns the instance that it showed last.
     pub(crate) fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
+        self.process.as_ref().map(|process| &process.instance)
     }
 
-    /// Returns the instance that it has shown under this pair of sids. The instance of an earlier join says nothing about
-    /// this one.
+    /// Returns the instance that it has shown in this join. That of an earlier join says nothing about this one.
     pub(crate) fn present_instance(&self) -> Option<&Instance> {
-        self.instance.as_ref().filter(|_| self.is_configured())
+        self.instance().filter(|_| self.is_here() && self.join.shows_process)
     }
 
-    /// Returns whether a Configuration with this instance, from a sid that the server has not announced, proves that its
-    /// sender is the process of the described join.
-    pub(super) fn is_continued_by(&self, instance: Option<&str>) -> bool {
-        let known = self.instance.as_ref().filter(|_| self.is_proof).map(Instance::as_str);
-        known.is_some() && known == instance
+    /// Returns whether a process of it is in the room, or may still return within the grace period.
+    pub(crate) fn has_process(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.is_over)
+    }
+
+    /// Returns the instance of a process that shows this text from this sid. It is a known one only if it was shown in this
+    /// join, or if `is_proven` says so.
+    pub(super) fn instance_of(&self, text: &str, sid: &Sid, is_proven: impl Fn() -> bool) -> Instance {
+        if let Some(present) = self.present_instance().filter(|it| it.as_str() == text && self.is_at(sid)) {
+            return present.clone();
+        }
+        let known = self.instance().into_iter().chain(self.former.iter().map(|(former, _)| former));
+        let known = known.filter(|it| it.as_str() == text).max_by_key(|it| Some(*it) == self.instance());
+        known.filter(|_| is_proven()).cloned().unwrap_or_else(|| Instance::new(text, sid))
+    }
+
+    /// Returns whether the process of the present join may continue it under another sid. A Configuration that was sent before
+    /// its last one is late.
+    pub(super) fn may_move(&self, shown: &str, stanza: Option<i32>) -> bool {
+        let is_it = |it: &&Process| self.join.shows_process && !it.is_over && it.instance.as_str() == shown; // also while it is away
+        let process = self.process.as_ref().filter(is_it);
+        process.is_some_and(|process| stanza.is_some_and(|it| it.unsigned_abs() > process.configured_at))
+    }
+
+    /// Notes the process of a Configuration, or that its sender shows none. Returns the instance before.
+    pub(super) fn show_process(
+        &mut self,
+        instance: Option<Instance>,
+        stanza: Option<i32>,
+    ) -> Option<Instance> {
+        self.join.shows_process = instance.is_some();
+        let before = self.instance().cloned();
+        if before != instance {
+            self.process = instance.map(Process::new);
+        }
+        if let Some(process) = &mut self.process {
+            process.is_over = false;
+            process.configured_at = process.configured_at.max(stanza.map_or(0, i32::unsigned_abs));
+        }
+        before
+    }
+
+    /// Notes that its process has said goodbye, or has not returned in time.
+    pub(super) fn end_process(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.is_over = true;
+        }
+    }
+
+    /// Returns its rank among others.
+    pub(super) fn rank(&self) -> Option<u64> {
+        self.join.rank
+    }
+
+    /// Gives it a rank, unless it has one. A process that has proven itself keeps that of its earlier joins.
+    pub(super) fn take_rank(&mut self, next: u64) {
+        let shown = self.process.as_mut().filter(|_| self.join.shows_process);
+        let known = shown.as_ref().and_then(|process| process.rank);
+        let rank = *self.join.rank.get_or_insert(known.unwrap_or(next));
+        if let Some(process) = shown {
+            process.rank = Some(rank);
+        }
+    }
+
+    pub(super) fn lose_rank(&mut self) {
+        self.join.rank = None;
+        if let Some(process) = &mut self.process {
+            process.rank = None;
+        }
+    }
+
+    /// Begins another join.
+    pub(super) fn begin_join(&mut self, now: Instant, join: Join) {
+        (self.join, self.pair, self.silent_since) = (join, Pair::default(), now);
     }
 
     /// Returns whether the server has announced it in this join.
@@ -310,7 +344,7 @@ impl Remote {
 
     /// Returns the description of the participant in its present join.
     pub(crate) fn description(&self) -> Option<&Participant> {
-        self.participant.as_ref().filter(|participant| self.sid() == Some(participant.sid()))
+        self.join.participant.as_ref().filter(|participant| self.sid() == Some(participant.sid()))
     }
 
     /// Client: returns whether it has called by RPC in this join, in which it may have shown nothing else.
@@ -325,7 +359,7 @@ impl Remote {
 
     /// Client: notes that it is pinged because it sends nothing.
     pub(super) fn note_ping(&mut self, now: Instant) {
-        if self.pinged_at.is_none_or(|at| at < self.heard_at) {
+        if self.pinged_at.is_none_or(|at| at < self.silent_since) {
             self.pinged_at = Some(now);
         }
     }
@@ -333,13 +367,23 @@ impl Remote {
     /// Client: returns how long its first ping since the last packet has had no answer. Before that its silence shows
     /// nothing, since it need not send anything.
     pub(crate) fn unanswered_for(&self, now: Instant) -> Duration {
-        let at = self.pinged_at.filter(|at| *at >= self.heard_at);
+        let at = self.pinged_at.filter(|at| *at >= self.silent_since);
         at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
     }
 
     /// Returns the time at which its last packet arrived.
     pub(crate) fn heard_at(&self) -> Instant {
         self.heard_at
+    }
+
+    /// Returns since when it has sent nothing. Outages of the local participant do not count.
+    pub(crate) fn silent_since(&self) -> Instant {
+        self.silent_since
+    }
+
+    /// Begins to measure anew since when it has sent nothing, because it could not be heard until now.
+    pub(super) fn restart_silence(&mut self, now: Instant) {
+        self.silent_since = now;
     }
 
     /// Returns the sid under which it is in the room.
@@ -374,7 +418,7 @@ impl Remote {
 
     /// Returns whether its token names this role.
     pub(super) fn has_role(&self, role: Role) -> bool {
-        self.participant.as_ref().is_some_and(|participant| participant.token_role() == Some(role))
+        self.join.participant.as_ref().is_some_and(|participant| participant.token_role() == Some(role))
     }
 
     /// Returns whether Configurations crossed under this pair of sids.
@@ -423,12 +467,12 @@ impl Remote {
 
     /// Returns whether it uses the handshake and lists this feature.
     pub(crate) fn lists(&self, feature: Feature) -> bool {
-        !self.is_plain() && self.features.has(feature)
+        !self.is_plain() && self.join.features.has(feature)
     }
 
     /// Returns whether frames may be sent to it as byte streams, whether it is plain or not.
     pub(crate) fn takes_streams(&self) -> bool {
-        self.is_configured() && self.features.has(Feature::Stream)
+        self.is_configured() && self.join.features.has(Feature::Stream)
     }
 
     /// Returns whether it may be sent prompts: it lists them, and has registered with the local assistant.
@@ -481,23 +525,13 @@ impl Remote {
         self.dead.retain(|dead| dead != sid);
     }
 
-    /// Sets the instance that it shows. Returns the one before.
-    pub(super) fn show_instance(&mut self, instance: Option<Instance>) -> Option<Instance> {
-        // Another run counts its stanzas from 1, and would find its first stops repeated.
-        if self.instance != instance {
-            self.stopped = 0;
-        }
-        std::mem::replace(&mut self.instance, instance)
-    }
-
     /// Notes a stop without a target. Returns whether this instance has sent it before, in an earlier join.
     pub(super) fn note_stop_of_all(&mut self, stanza: Option<i32>) -> bool {
         // Without an instance a lower stanza can be one of a new run.
-        let Some(stanza) = stanza.map(i32::unsigned_abs).filter(|_| self.instance.is_some()) else {
-            return false;
-        };
-        let is_repeated = stanza <= self.stopped;
-        self.stopped = self.stopped.max(stanza);
+        let process = self.process.as_mut().filter(|_| self.join.shows_process);
+        let (Some(stanza), Some(process)) = (stanza.map(i32::unsigned_abs), process) else { return false };
+        let is_repeated = stanza <= process.stopped;
+        process.stopped = process.stopped.max(stanza);
         is_repeated
     }
 
@@ -511,14 +545,8 @@ impl Remote {
 
     /// Returns the last stanza of the present instance, if it was replaced before and has returned.
     pub(super) fn returned_at(&mut self) -> Option<u32> {
-        let at = self.former.iter().position(|(former, _)| Some(former) == self.instance.as_ref())?;
+        let at = self.former.iter().position(|(former, _)| Some(former) == self.instance())?;
         self.former.remove(at).map(|(_, last)| last)
-    }
-
-    /// Takes the frames that waited for its Configuration.
-    pub(super) fn take_waiting(&mut self) -> Vec<Received> {
-        self.pair.waiting_bytes = 0;
-        std::mem::take(&mut self.pair.waiting)
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Context, Delivery, Peers, Remote, Selected, Timer,
-    remote::{Presence, Standing},
-};
+use super::{Context, Delivery, Peers, Remote, Selected, Timer, remote::Presence};
 use crate::{
     protocol::session::Event,
     transport::{Identity, Participant, Role},
@@ -35,8 +32,8 @@ impl Peers {
 
     /// Client: returns whether it may call by RPC: as one that may become the assistant, or because the author names it.
     pub(crate) fn may_call_by_rpc(&self, cx: &Context, id: &Identity) -> bool {
-        cx.config.rpc_callers.contains(id)
-            || self.get(id).is_some_and(|remote| self.is_candidate(cx, id, remote))
+        let may = |it: &Remote| cx.config.rpc_callers.contains(id) || self.is_candidate(cx, id, it);
+        self.get(id).is_some_and(|remote| !remote.has_left() && may(remote))
     }
 
     /// Client: returns whether it may be an assistant, of this client or another. Its stops are accepted.
@@ -56,13 +53,13 @@ impl Peers {
         // announces participants without tracks once in 3 s.
         cx.config.admitted.contains(id)
             || cx.config.rpc_tools.contains_key(id)
-            || remote.participant.as_ref().is_some_and(is_accepted)
+            || remote.join.participant.as_ref().is_some_and(is_accepted)
             || self.is_guest(id, remote)
     }
 
     /// Assistant: returns whether it may stop the assistant's calls.
     pub(crate) fn may_stop(&self, id: &Identity) -> bool {
-        self.get(id).and_then(|remote| remote.participant.as_ref()).is_some_and(Participant::may_stop)
+        self.get(id).and_then(|remote| remote.join.participant.as_ref()).is_some_and(Participant::may_stop)
     }
 
     /// Returns whether the local participant performs the handshake with it.
@@ -70,7 +67,7 @@ impl Peers {
         if cx.is_client() {
             self.is_candidate(cx, id, remote)
         } else {
-            remote.named || self.is_admitted(cx, id, remote)
+            remote.join.named || self.is_admitted(cx, id, remote)
         }
     }
 
@@ -86,7 +83,7 @@ impl Peers {
         }
         // Ranked also while another assistant is bound: the policies choose by who sent a frame first, and
         // only now is the order known.
-        let is_new = |it: &Remote| it.is_here() && it.standing == Standing::Spoke;
+        let is_new = |it: &Remote| it.is_here() && it.join.has_spoken && it.rank().is_none();
         let new: Vec<_> =
             self.remotes.iter().filter(|(_, it)| is_new(it)).map(|(id, _)| id.clone()).collect();
         for id in new {
@@ -94,6 +91,9 @@ impl Peers {
         }
         if let Some(bound) = self.bound.clone() {
             return self.watch(cx, &bound);
+        }
+        if !self.selecting.is_empty() {
+            return; // the function's answer is due, also about those that it alone was shown
         }
         let candidates = self.candidates(cx);
         let selected = match candidates.as_slice() {
@@ -103,11 +103,10 @@ impl Peers {
         };
         match selected {
             Selected::Now(one) => self.bind(cx, delivery, one, candidates),
-            Selected::ByFunction if self.selecting.is_empty() => {
+            Selected::ByFunction => {
                 self.ask_function(cx, None, None, &candidates);
                 self.selecting = self.joins(&candidates);
             }
-            Selected::ByFunction => {} // its answer is due
         }
     }
 
@@ -162,7 +161,7 @@ impl Peers {
 
     /// Client: returns the present participants that have sent a frame and may become its assistant.
     fn candidates(&self, cx: &Context) -> Vec<Identity> {
-        let has_spoken = |it: &Remote| it.is_here() && it.standing.has_spoken();
+        let has_spoken = |it: &Remote| it.is_here() && it.join.has_spoken;
         self.remotes
             .iter()
             .filter(|(id, it)| has_spoken(it) && self.is_candidate(cx, id, it))
@@ -193,13 +192,6 @@ impl Peers {
         }
     }
 
-    /// Client: returns whether this is the bound assistant and the server has withdrawn its rights, in a join that it has
-    /// used as one. Another join of its identity has not.
-    pub(crate) fn has_lost_its_role(&self, cx: &Context, id: &Identity) -> bool {
-        let has_acted = |remote: &Remote| remote.is_configured() || remote.is_plain();
-        self.bound.as_ref() == Some(id) && !self.is_bound(cx, id) && self.get(id).is_some_and(has_acted)
-    }
-
     /// Forgets the tools of a peer that is gone for good, and unbinds it if it is the assistant.
     pub(crate) fn forget_and_unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         self.forget_registration(cx, id);
@@ -211,7 +203,8 @@ impl Peers {
         if let Some(remote) = self.remotes.get_mut(id) {
             // It must send another Configuration or request first. Otherwise it would be a candidate, and
             // bound again, below.
-            remote.standing = Standing::Silent;
+            remote.join.has_spoken = false;
+            remote.lose_rank();
         }
         if self.bound.as_ref() == Some(id) {
             self.bound = None;
@@ -242,13 +235,12 @@ impl Peers {
     /// is gone.
     pub(super) fn rank(&mut self, id: &Identity) {
         self.last_rank += 1;
-        let rank = self.last_rank;
         if let Some(remote) = self.remotes.get_mut(id) {
-            remote.standing = remote.standing.ranked(rank);
+            remote.take_rank(self.last_rank);
         }
     }
 }
 
 fn is_eligible(remote: &Remote) -> bool {
-    remote.participant.as_ref().is_some_and(Participant::is_eligible_assistant)
+    remote.join.participant.as_ref().is_some_and(Participant::is_eligible_assistant)
 }

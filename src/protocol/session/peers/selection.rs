@@ -30,7 +30,7 @@ impl Peers {
             SelectionPolicy::First => known.first().map(|(id, _)| *id),
             SelectionPolicy::Last => known.last().map(|(id, _)| *id),
             SelectionPolicy::LastHeard => {
-                known.iter().max_by_key(|(_, remote)| remote.heard_at).map(|(id, _)| *id)
+                known.iter().max_by_key(|(_, remote)| remote.heard_at()).map(|(id, _)| *id)
             }
             SelectionPolicy::By(_) => return Selected::ByFunction,
         };
@@ -50,7 +50,7 @@ impl Peers {
             |remote: &Remote| remote.tools.iter().find(|it| Some(it.name().as_str()) == tool).cloned();
         let candidate = |(id, remote): (&Identity, &Remote)| Candidate {
             identity: id.clone(),
-            participant: remote.participant.clone(),
+            participant: remote.join.participant.clone(),
             tool: registered(remote),
         };
         let selection = Selection {
@@ -63,7 +63,7 @@ impl Peers {
     }
 
     fn ranked(&self, among: &[Identity]) -> Vec<(&Identity, &Remote)> {
-        let rank = |id| Some((self.remotes.get(id)?.standing.rank(), id));
+        let rank = |id| Some((self.remotes.get(id)?.rank(), id));
         let known = among.iter().filter_map(rank).collect::<BinaryHeap<_>>().into_sorted_vec();
         known.into_iter().filter_map(|(_, id)| self.remotes.get_key_value(id)).collect()
     }

@@ -1,0 +1,136 @@
+//! Rights of callers by RPC belong to a join, as those of callers by frames do.
+
+use toolbridge::{
+    Identity, Role,
+    frame::{Configuration, ControlStop, Frame, Message, Meta, ToolUseRequest},
+    tools::Execution,
+};
+
+use super::*;
+
+fn frame_of(who: &Peer, stanza: i32, meta: &Meta, message: &Message) -> TransportEvent {
+    let bytes = Frame::write(stanza, "room", meta, message).unwrap();
+    TransportEvent::packet(who.clone(), Lane::Reliable, bytes)
+}
+
+/// Lets a participant show an instance, as one that uses the handshake.
+fn shows(callee: &mut Callee, who: &Peer, instance: &str) {
+    let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let it = Message::Configuration(with!(Configuration::default(), features = Some(features)));
+    callee.handle(frame_of(who, -1, &meta, &it));
+}
+
+fn callee(config: Config) -> Callee {
+    Callee::new(config.answer_rpc().room("room"))
+}
+
+/// A callee whose tool `erase` asks a person once, and the consent for the assistant's first join.
+fn consented(instance: Option<&str>) -> Callee {
+    let mut callee = callee(Config::default().consent_available(true));
+    let erase = Tool::new("erase".parse().unwrap(), "");
+    let options = ToolOptions::default().consent(Consent::OncePerSession);
+    callee.session.offer(callee.now, vec![erase.options(options)]).unwrap();
+    callee.join(agent("PA_1"));
+    if let Some(instance) = instance {
+        shows(&mut callee, &peer("agent", "PA_1"), instance);
+    }
+    callee.call(&peer("agent", "PA_1"), "r1", "erase", "{}");
+    let question = callee.questions.pop().expect("a question");
+    callee.session.consent(callee.now, question.key, true);
+    callee.drain();
+    callee.settle(Ok(Value::empty()));
+    callee.call(&peer("agent", "PA_1"), "again", "erase", "{}");
+    assert_eq!(callee.questions.len(), 0, "once per session");
+    callee.settle(Ok(Value::empty()));
+    callee
+}
+
+#[test]
+fn consent_is_not_inherited_by_another_join_that_calls_by_rpc() {
+    for (instance, gap) in [(Some("i1"), 3600 * SECOND), (Some("i1"), SECOND), (None, SECOND)] {
+        let mut callee = consented(instance);
+        callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+        callee.pass(gap);
+        callee.join(agent("PA_2"));
+        callee.call(&peer("agent", "PA_2"), "r2", "erase", "{}");
+        assert_eq!((callee.questions.len(), callee.jobs.len()), (1, 0), "{instance:?} {gap:?}");
+    }
+}
+
+#[test]
+fn assistant_by_rpc_alone_whose_role_is_withdrawn_is_unbound_and_its_calls_end() {
+    let mut callee = callee(Config::default());
+    let who = Participant::new("agent", "PA_1").role(Role::Assistant);
+    callee.join(who.clone());
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    assert_eq!((callee.jobs.len(), callee.session.bound().is_some()), (1, true));
+    callee.join(who.clone().attributes::<&str, &str>([]));
+    assert_eq!((callee.aborted, callee.session.bound()), (1, None));
+    callee.jobs.clear();
+    callee.call(&peer("agent", "PA_1"), "r2", "get_battery", "{}");
+    assert!(callee.jobs.is_empty());
+    callee.join(Participant::new("other", "PA_2").role(Role::Assistant));
+    callee.call(&peer("other", "PA_2"), "r3", "get_battery", "{}");
+    assert_eq!(callee.session.bound().map(Identity::as_str), Some("other"));
+}
+
+#[test]
+fn job_of_a_departed_instance_ends_although_its_identity_calls_by_rpc() {
+    for calls_again in [false, true] {
+        let mut callee = callee(Config::default());
+        callee.join(agent("PA_1"));
+        let first = peer("agent", "PA_1");
+        shows(&mut callee, &first, "i1");
+        let it =
+            ToolUseRequest::new("c1".parse().unwrap(), "get_battery", Value::empty(), Ok(Execution::Client));
+        callee.handle(frame_of(&first, -2, &Meta::new(), &Message::ToolUseRequest(it)));
+        assert_eq!(callee.jobs.len(), 1);
+        callee.handle(TransportEvent::Left(first));
+        callee.pass(SECOND);
+        callee.join(agent("PA_2"));
+        if calls_again {
+            callee.call(&peer("agent", "PA_2"), "r1", "set_lamp", "{}");
+            let job = callee.jobs.pop().unwrap();
+            callee.session.settle(callee.now, job.key, Ok(Value::empty()));
+            callee.drain();
+        }
+        callee.pass(10 * SECOND);
+        assert_eq!(callee.aborted, 1, "{calls_again}");
+    }
+}
+
+/// "If the caller does not call again within the grace period after it left, its calls are stopped."
+#[test]
+fn running_call_goes_on_when_its_caller_rejoins_and_calls_again() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "slow", "get_battery", "{}");
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    let first = callee.jobs.pop().unwrap();
+    callee.pass(SECOND);
+    callee.join(agent("PA_2"));
+    callee.call(&peer("agent", "PA_2"), "r2", "set_lamp", "{}");
+    callee.settle(Ok(Value::empty()));
+    callee.pass(5 * SECOND);
+    assert_eq!(callee.aborted, 0);
+    callee.got("agent");
+    callee.session.settle(callee.now, first.key, Ok(value(serde_json::json!({"value": 1}))));
+    callee.drain();
+    assert!(callee.got("agent").contains(&result("slow", "1")));
+}
+
+#[test]
+fn request_by_rpc_after_a_goodbye_runs_nothing_and_binds_nobody() {
+    for is_named in [false, true] {
+        let config = if is_named { Config::default().rpc_caller("agent") } else { Config::default() };
+        let mut callee = callee(config);
+        callee.join(agent("PA_1"));
+        let who = peer("agent", "PA_1");
+        shows(&mut callee, &who, "i1");
+        let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+        let meta = Meta::new().with_bool("bridge.bye", true);
+        callee.handle(frame_of(&who, -3, &meta, &Message::ControlStop(bye)));
+        callee.call(&who, "r1", "get_battery", "{}");
+        assert_eq!((callee.session.bound(), callee.jobs.len()), (None, 0), "{is_named}");
+    }
+}
