@@ -9,14 +9,12 @@
 //! rename.
 //!
 //! # What is not in it
-//! Tokens, URLs, `bridge.instance` (replaced by a number of the same length), and values that [`Redact`] selects by
-//! key name or because their tool does not disclose them. A redacted frame has `bridge.redacted` in its `meta`; every
-//! other frame is recorded byte for byte.
+//! Tokens, URLs, and values that [`Redact`] selects by key name or because their tool does not disclose them. A redacted
+//! frame has `bridge.redacted` in its `meta`; every other frame is recorded byte for byte.
 
 #![doc = include_str!("recording/json.md")]
 
 mod allow_list;
-mod anonymize;
 mod atomic_file;
 mod calls;
 mod calls_builder;

@@ -16,7 +16,7 @@
 //! Application behavior is inferred from the file. A recorded request implies a call; an outcome that the session
 //! does not produce itself implies a tool's result; likewise for progress, stops, registrations and goodbyes.
 //! Arguments and tool results are therefore not compared, only what the sessions do with them. Also not compared:
-//! `bridge.instance` and the value of `bridge.to` (a recording has neither), the random id of an error, the time limit
+//! `bridge.instance`, `bridge.proof` and the value of `bridge.to` (those of other processes), the random id of an error, the time limit
 //! in a retransmitted request, and the stanza numbers of participants other than the recorded one, except for their
 //! order (they also count frames to third parties).
 //!

@@ -105,6 +105,7 @@ const FEATURES: &[&str] = &[
 const META: &[Field] = &[
     field(MARK, Flag),
     field("bridge.instance", Digits),
+    field("bridge.proof", Digits),
     field("bridge.to", Digits),
     field("bridge.heard", Flag),
     field("bridge.bye", Flag),

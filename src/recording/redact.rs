@@ -99,7 +99,7 @@ impl Default for Redact {
 }
 
 impl Redact {
-    /// Redacts nothing except instances, and keeps messages of other programs.
+    /// Redacts nothing, and keeps messages of other programs.
     pub fn nothing() -> Self {
         Self { on: false, tools: BTreeSet::new(), all: false, keys: Vec::new(), foreign: false }
     }

@@ -10,7 +10,6 @@ use bytes::Bytes;
 
 use super::{
     About, Direction, Happened, Moment, Redact, RoomEvent,
-    anonymize::Anonymizer,
     hidden_calls::Route,
     live_file::LiveFile,
     queue::{Batch, Content, Item, NO_TICKET, Queue, QueuedPacket},
@@ -29,7 +28,6 @@ const TICKETS: usize = 16_384;
 pub(super) struct WriterThread<W: Write = LiveFile> {
     /// The file is not started before the first entry, because the recorded participant is unknown until then.
     out: Out<W>,
-    anonymizer: Anonymizer,
     redactor: Redactor,
     role: Arc<OnceLock<Role>>,
     /// The channel and sequence number of sent packets by ticket, oldest first.
@@ -49,10 +47,9 @@ enum Out<W: Write> {
 
 impl<W: Write> WriterThread<W> {
     pub(super) fn new(out: W, redact: Redact, role: Arc<OnceLock<Role>>) -> Self {
-        let (anonymizer, redactor) = (Anonymizer::default(), Redactor::new(redact));
+        let redactor = Redactor::new(redact);
         Self {
             out: Out::New(out),
-            anonymizer,
             redactor,
             role,
             tickets: VecDeque::new(),
@@ -127,11 +124,11 @@ impl<W: Write> WriterThread<W> {
             Content::Payload(payload) => match expanded(payload) {
                 Some(frame) => {
                     compressed = true;
-                    self.anonymizer.payload(&frame)
+                    frame
                 }
-                None => self.anonymizer.payload(payload),
+                None => payload.clone(),
             },
-            Content::Rpc(part) => self.anonymizer.payload(&part.frame()),
+            Content::Rpc(part) => part.frame(),
         };
         let payload = self.redactor.payload(payload, route);
         let written = Written {

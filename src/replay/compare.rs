@@ -46,7 +46,7 @@ fn shown(decoded: &DecodedFrame, redacted: bool, leave: Leave) -> Value {
     frame.remove("stanzaId");
     if let Some(meta) = frame.get_mut("meta").and_then(Value::as_object_mut) {
         meta.remove(REDACTED);
-        for hidden in ["bridge.instance", "bridge.to"] {
+        for hidden in ["bridge.instance", "bridge.proof", "bridge.to"] {
             if let Some(value) = meta.get_mut(hidden) {
                 *value = Value::from("(any)"); // that it is there is compared
             }

@@ -414,7 +414,7 @@ fn body(frame: &Frame) -> (String, usize) {
     }
 }
 
-/// The frame's `meta`, if not empty. Recordings do not contain `bridge.instance`, and a report never shows it.
+/// The frame's `meta`, if not empty, without the keys by which processes know each other: they say nothing to a person.
 fn meta(frame: &Frame) -> Option<(String, usize)> {
     let meta = frame.meta_body();
     if !can_be_shown(meta.as_bytes()) {
@@ -424,6 +424,7 @@ fn meta(frame: &Frame) -> Option<(String, usize)> {
     let fields = meta.as_object_mut()?;
     if frame.kind() == Kind::CONFIGURATION {
         fields.shift_remove("bridge.instance");
+        fields.shift_remove("bridge.proof");
     }
     (!fields.is_empty()).then(|| json(&meta, MAX_META))
 }
