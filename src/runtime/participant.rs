@@ -38,6 +38,7 @@ mod poll_both;
 mod prompt;
 mod ready;
 mod report;
+mod round_robin;
 mod rules;
 mod setup;
 mod spans;

@@ -188,15 +188,33 @@ impl Waiting {
     }
 }
 
-/// A sender's claim to its waiting packet, which is dropped with it.
+/// A sender's claim to its packet.
 struct Ticket {
     queue: SendQueue,
-    number: u64,
+    /// Where the packet waits, if it was not queued at once.
+    number: Option<u64>,
+    /// Whether the packet is dropped with its sender, also if it was queued.
+    is_large: bool,
+    result: Option<oneshot::Receiver<Result<(), SendError>>>,
+}
+
+impl Ticket {
+    async fn result(mut self) -> Result<(), SendError> {
+        let result = match &mut self.result {
+            Some(result) => result.await,
+            None => return Err(SendError::Interrupted),
+        };
+        self.result = None; // nothing is left to withdraw
+        result.unwrap_or(Err(SendError::Interrupted))
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        drop(self.queue.with(|state| state.waiting.remove(self.number)));
+        // Closes the channel, by which the queue knows that its sender is gone.
+        if self.result.take().is_some() && (self.is_large || self.number.is_some()) {
+            self.queue.with(|state| state.withdraw(self.number, self.is_large));
+        }
     }
 }
 
@@ -258,16 +276,12 @@ impl SendQueue {
         sid: &Sid,
     ) -> impl Future<Output = Result<(), SendError>> + Send + use<> {
         let (reply, result) = oneshot::channel();
-        let waits = self.with(|state| {
+        let is_large = is_large(&packet);
+        let number = self.with(|state| {
             let refused = state.push(Queued { packet, reply: Some(reply) }, sid)?;
             Some(state.waiting.add(refused, sid))
         });
-        let ticket = waits.map(|number| Ticket { queue: self.clone(), number });
-        async move {
-            let result = result.await.unwrap_or(Err(SendError::Interrupted));
-            drop(ticket);
-            result
-        }
+        Ticket { queue: self.clone(), number, is_large, result: Some(result) }.result()
     }
 
     /// Ready if packets failed or were sent. Without `all`, a lossy packet that was sent does not count unless the queue was
@@ -620,18 +634,33 @@ impl State {
     }
 
     fn cancel_if(&mut self, is_meant: impl Fn(u64, bool) -> bool) {
-        for queue in &mut self.queued {
-            queue.retain(|it| !is_meant(it.packet.id, is_large(&it.packet)));
-        }
-        let reliable = || self.queued[..LOSSY].iter().flatten().map(|it| &it.packet);
-        self.bytes = reliable().map(Packet::size).sum();
-        self.large = self.queued[ORDERED].iter().filter(|it| is_large(&it.packet)).count();
+        self.retain(|it| !is_meant(it.packet.id, is_large(&it.packet)));
         for sending in self.sending.iter_mut().flatten() {
             if is_meant(sending.id, sending.is_large) {
                 sending.is_cancelled = true;
                 sending.observed.clear();
             }
         }
+    }
+
+    /// Drops the packet of a sender that is gone, unless it is small and was queued: from where it waits, or from
+    /// the queue. The transport sees that one which is being sent [is unwanted](Sending::is_unwanted).
+    fn withdraw(&mut self, number: Option<u64>, is_large: bool) {
+        let has_waited = number.is_some_and(|number| self.waiting.remove(number).is_some());
+        if is_large && !has_waited {
+            self.retain(|it| !it.is_unwanted());
+        }
+    }
+
+    /// Keeps the queued packets for which this is true, and wakes the transport.
+    fn retain(&mut self, is_kept: impl Fn(&Queued) -> bool) {
+        self.owner.is_shorter |= self.is_long();
+        for queue in &mut self.queued {
+            queue.retain(&is_kept);
+        }
+        let reliable = || self.queued[..LOSSY].iter().flatten().map(|it| &it.packet);
+        self.bytes = reliable().map(Packet::size).sum();
+        self.large = self.queued[ORDERED].iter().filter(|it| is_large(&it.packet)).count();
         self.transport.has_changed = true;
     }
 
@@ -663,11 +692,21 @@ impl Access {
     }
 }
 
-impl Sending {
-    /// Whoever waits for the result of a small packet may stop waiting; it is sent all the same.
+impl Queued {
     fn is_unwanted(&self) -> bool {
-        self.is_cancelled || (self.is_large && self.reply.as_ref().is_some_and(Reply::is_closed))
+        is_abandoned(is_large(&self.packet), self.reply.as_ref())
     }
+}
+
+impl Sending {
+    fn is_unwanted(&self) -> bool {
+        self.is_cancelled || is_abandoned(self.is_large, self.reply.as_ref())
+    }
+}
+
+/// Whoever waits for the result of a small packet may stop waiting; it is sent all the same.
+fn is_abandoned(is_large: bool, reply: Option<&Reply>) -> bool {
+    is_large && reply.is_some_and(Reply::is_closed)
 }
 
 fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
@@ -1236,5 +1275,55 @@ mod tests {
         assert!(!queue.is_cancelled(Priority::Ordered));
         drop(sending);
         assert!(queue.is_cancelled(Priority::Ordered));
+    }
+
+    #[test]
+    fn large_packet_whose_sender_is_gone_takes_no_room() {
+        let queue = SendQueue::default();
+        queue.push(packet(1, 20_000, false), &sid()).unwrap();
+        assert_eq!(queue.take(Priority::Ordered).unwrap().id, 1, "the others are behind it");
+        let [second, third] = [2, 3].map(|id| queue.send(packet(id, CAP_BYTES / 2, false), &sid()));
+        let waits = queue.send(packet(4, 20_000, false), &sid());
+        assert_eq!((queue.backlog(), queue.lock().waiting.is_empty()), (CAP_BYTES, false));
+        drop(second);
+        assert_eq!((queue.backlog(), queue.lock().waiting.is_empty()), (CAP_BYTES / 2 + 20_000, true));
+        drop((third, waits));
+        assert_eq!(queue.backlog(), 0);
+        assert!(queue.lock().queued.iter().all(VecDeque::is_empty));
+    }
+
+    /// Returns whether the transport has a change to look at.
+    fn has_changed(queue: &SendQueue) -> bool {
+        pin!(queue.changed()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn transport_learns_of_each_packet_that_is_not_wanted_any_more() {
+        let queue = SendQueue::default();
+        let sending = queue.send(packet(1, 20_000, false), &sid());
+        queue.push(packet(2, 20_000, false), &sid()).unwrap();
+        queue.take(Priority::Ordered).unwrap();
+        assert!(has_changed(&queue) && !has_changed(&queue));
+        queue.cancel(2);
+        assert!(has_changed(&queue) && !has_changed(&queue), "it was queued");
+        drop(sending);
+        assert!(has_changed(&queue) && !has_changed(&queue), "it is being sent");
+    }
+
+    /// The owner reads nothing while the queue is long.
+    #[test]
+    fn owner_learns_that_a_long_queue_got_shorter() {
+        let is_due =
+            |queue: &SendQueue| queue.poll_sent(&mut Context::from_waker(Waker::noop()), false).is_ready();
+        let queue = SendQueue::default();
+        (0..LIMIT as u64).for_each(|id| queue.push(lossy(id), &sid()).unwrap());
+        assert!(queue.is_long() && !is_due(&queue));
+        queue.take(Priority::Lossy).unwrap();
+        assert!(is_due(&queue) && !queue.is_long() && !is_due(&queue));
+        (0..LIMIT as u64).for_each(|id| queue.push(packet(id, 20_000, false), &sid()).unwrap());
+        let last = queue.send(packet(LIMIT as u64, 20_000, false), &sid());
+        assert!(!is_due(&queue));
+        drop(last);
+        assert!(is_due(&queue));
     }
 }

@@ -3,7 +3,7 @@
 //! This crate's reader and writer recognize it by a token and lose nothing. Text formats show canonical JSON; other
 //! formats get the values one by one.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -15,25 +15,30 @@ use super::{
     EXT_TOKEN, Limits, VALUE_TOKEN, Value,
     json::{known_word, to_json, write_word},
     scan::scan,
-    token::{Token, skip},
+    token::Token,
     write::Write,
 };
 
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_newtype_struct(VALUE_TOKEN, &Tree(&self.0))
+        serializer.serialize_newtype_struct(VALUE_TOKEN, &Tree { bytes: &self.0, at: &Cell::new(0) })
     }
 }
 
-/// One value within scanned bytes; other bytes may follow it.
-struct Tree<'a>(&'a [u8]);
+/// The next value within scanned bytes.
+struct Tree<'a> {
+    bytes: &'a [u8],
+    /// Where it starts. All containers share it, so that none has to look for the end of what it contains.
+    at: &'a Cell<usize>,
+}
 
 impl Serialize for Tree<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
-            return to_json(self.0).map_err(S::Error::custom)?.serialize(serializer);
+            return to_json(self.bytes).map_err(S::Error::custom)?.serialize(serializer);
         }
-        let (token, mut at) = Token::read(self.0, 0).map_err(S::Error::custom)?;
+        let (token, next) = Token::read(self.bytes, self.at.get()).map_err(S::Error::custom)?;
+        self.at.set(next);
         match token {
             Token::Nil => serializer.serialize_unit(),
             Token::Bool(value) => serializer.serialize_bool(value),
@@ -49,18 +54,15 @@ impl Serialize for Tree<'_> {
             Token::Array(count) => {
                 let mut items = serializer.serialize_seq(Some(count as usize))?;
                 for _ in 0..count {
-                    items.serialize_element(&Tree(&self.0[at..]))?;
-                    at = skip(self.0, at).map_err(S::Error::custom)?;
+                    items.serialize_element(self)?;
                 }
                 items.end()
             }
             Token::Map(count) => {
                 let mut items = serializer.serialize_map(Some(count as usize))?;
                 for _ in 0..count {
-                    items.serialize_key(&Tree(&self.0[at..]))?;
-                    at = skip(self.0, at).map_err(S::Error::custom)?;
-                    items.serialize_value(&Tree(&self.0[at..]))?;
-                    at = skip(self.0, at).map_err(S::Error::custom)?;
+                    items.serialize_key(self)?;
+                    items.serialize_value(self)?;
                 }
                 items.end()
             }

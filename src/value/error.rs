@@ -132,13 +132,15 @@ pub enum DecodeError {
         /// The first of the two.
         first: usize,
     },
-    /// A key of the envelope, of `meta` or of a known body is not a string.
-    #[error("the key at byte {offset} is {found}, and must be a string")]
+    /// A map's key is an array or a map; or a key of the envelope, of `meta` or of a known body is not a string.
+    #[error("the key at byte {offset} is {found}, and must be {expected}")]
     Key {
         /// Where the key is.
         offset: usize,
         /// What the key is.
         found: &'static str,
+        /// What it must be.
+        expected: &'static str,
     },
     /// A required field is missing.
     #[error("`{field}` is missing")]

@@ -93,8 +93,20 @@ fn read(text: &str) -> serde_json::Result<Json> {
 }
 
 /// Appends the canonical JSON text of the value that starts at `at`, and returns the position after it, or `None` if the
-/// bytes are no value. No tree is built, unless a map needs a `$map`.
+/// bytes are no value. No tree is built, unless a map in it needs a `$map`.
 pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Option<usize> {
+    let start = out.len();
+    append_plain(out, bytes, at).or_else(|| {
+        // The whole value once more, not each container around that map.
+        out.truncate(start);
+        let mut end = at;
+        append(out, &value(bytes, &mut end).ok()?)?;
+        Some(end)
+    })
+}
+
+/// Appends the text of a value, or only a part of it if one of its maps needs a `$map`: `None` then.
+fn append_plain(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Option<usize> {
     if let Some(text) = short_text(bytes, at) {
         return append_string(out, bytes, text);
     }
@@ -111,28 +123,20 @@ pub(crate) fn append_text(out: &mut Vec<u8>, bytes: &[u8], at: usize) -> Option<
                 if n > 0 {
                     out.push(b',');
                 }
-                next = append_text(out, bytes, next)?;
+                next = append_plain(out, bytes, next)?;
             }
             out.push(b']');
         }
         Token::Map(count) => {
-            let start = out.len();
             out.push(b'{');
             for n in 0..count {
-                let key = text_at(bytes, next).filter(|(key, _)| count > 1 || !key.starts_with(b"$"));
-                let Some(key) = key else {
-                    // Read again, as a tree.
-                    out.truncate(start);
-                    let mut end = at;
-                    append(out, &value(bytes, &mut end).ok()?)?;
-                    return Some(end);
-                };
+                let key = text_at(bytes, next).filter(|(key, _)| count > 1 || !key.starts_with(b"$"))?;
                 if n > 0 {
                     out.push(b',');
                 }
                 let after = append_string(out, bytes, key)?;
                 out.push(b':');
-                next = append_text(out, bytes, after)?;
+                next = append_plain(out, bytes, after)?;
             }
             out.push(b'}');
         }
@@ -353,7 +357,7 @@ mod tests {
             r#"{"$bin":"AAEC/w=="}"#,
             r#"{"$ext":[-1,""]}"#,
             r#"[{"$float":"NaN"},{"$float":"Infinity"},{"$float":"-Infinity"}]"#,
-            r#"{"$map":[[1,"a"],[{},"b"],[null,{"$bin":""}]]}"#,
+            r#"{"$map":[[1,"a"],[1.5,"b"],[null,{"$bin":""}]]}"#,
             r#"{"$map":[["$bin","a map of one key"]]}"#,
             r#"{"$bin":"a map","of":"two keys"}"#,
         ] {
@@ -373,6 +377,8 @@ mod tests {
             r#"{"$float":"nan"}"#,
             r#"{"$map":[[1]]}"#,
             r#"{"$map":[[1,2],[1,3]]}"#,
+            r#"{"$map":[[{},2]]}"#,
+            r#"{"$map":[[[1],2]]}"#,
             r#"{"$map":{}}"#,
             "{",
             "1 2",
@@ -405,6 +411,7 @@ mod tests {
         let mut bytes = [0x81, 0x01].repeat(64);
         bytes.push(0x02);
         let body = Value::from_bytes(bytes).unwrap();
+        assert_eq!(body.to_json_text(), body.to_json().to_string());
         assert_eq!(Value::from_json(&body.to_json().to_string()).unwrap(), body);
     }
 
@@ -425,7 +432,7 @@ mod tests {
     #[test]
     fn text_of_special_values_equals_that_of_the_tree() {
         for text in [
-            r#"[{"$bin":"AA=="},{"$map":[[1,"a"],[{},"b"]]},{"$ext":[5,""]},{"$float":"NaN"},-0.0]"#,
+            r#"[{"$bin":"AA=="},{"$map":[[1,"a"],[null,"b"]]},{"$ext":[5,""]},{"$float":"NaN"},-0.0]"#,
             r#"{"a":{"$map":[["$bin",1]]},"$bin":{"b":{"$other":1}}}"#,
         ] {
             assert_eq!(text_of_tree(&Value::from_json(text).unwrap()), text);

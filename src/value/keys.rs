@@ -8,7 +8,7 @@ use super::{
     DecodeError,
     scan::Span,
     text::MASKS,
-    token::{Key, is_short_text, skip},
+    token::{Key, is_short_text},
 };
 
 /// A container with values still to come.
@@ -132,11 +132,8 @@ impl Keys {
     #[inline(never)]
     fn close_large(&mut self, base: usize, bytes: &[u8]) -> Result<(), DecodeError> {
         let keys = &mut self.large[base..];
-        keys.sort_unstable_by(|a, b| {
-            let by_value = Key::of(a.of(bytes)).cmp(&Key::of(b.of(bytes)));
-            by_value.then(a.start.cmp(&b.start))
-        });
-        let twice = keys.windows(2).find(|pair| Key::of(pair[0].of(bytes)) == Key::of(pair[1].of(bytes)));
+        keys.sort_unstable_by(|a, b| Key::compare(bytes, a.start, b.start).then(a.start.cmp(&b.start)));
+        let twice = keys.windows(2).find(|pair| Key::compare(bytes, pair[0].start, pair[1].start).is_eq());
         if let Some(pair) = twice {
             return Err(duplicate(pair[0].start, pair[1]));
         }
@@ -164,12 +161,7 @@ fn find(earlier: &[Place], seen: u32, word: u64, key: Span, bytes: &[u8]) -> Opt
     let same = if seen != ANY_KEY {
         earlier.iter().find(|first| first.word == word && same_rest(first.start, key, bytes))
     } else {
-        let value = Key::of(key.of(bytes));
-        earlier.iter().find(|first| {
-            let start = first.start as usize;
-            let end = skip(bytes, start).unwrap_or(start);
-            Key::of(&bytes[start..end]) == value
-        })
+        earlier.iter().find(|first| Key::compare(bytes, first.start, key.start).is_eq())
     };
     same.map(|first| first.start)
 }

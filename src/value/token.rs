@@ -1,5 +1,7 @@
 //! Reads one MessagePack head at a time, for the readers that follow the scan.
 
+use std::{cmp::Ordering, collections::BTreeMap};
+
 use super::DecodeError;
 
 /// A scalar, or the head of a container whose values follow.
@@ -26,6 +28,8 @@ pub(crate) enum Token<'a> {
 impl<'a> Token<'a> {
     /// Reads the token at this position, and returns the position after it.
     pub(crate) fn read(bytes: &'a [u8], at: usize) -> Result<(Self, usize), DecodeError> {
+        #[cfg(test)]
+        work::add(1);
         let mut input = Input { bytes, start: at, at };
         let [head] = input.take()?;
         let token = match head {
@@ -189,6 +193,8 @@ pub(crate) fn skip(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     let mut left = 1_u64;
     while left > 0 {
         left -= 1;
+        #[cfg(test)]
+        work::add(1);
         let head = bytes.get(at).copied().unwrap_or_default();
         let width = width(head);
         if width != 0 && at + width <= bytes.len() {
@@ -206,34 +212,48 @@ pub(crate) fn skip(bytes: &[u8], mut at: usize) -> Result<usize, DecodeError> {
     Ok(at)
 }
 
-/// Returns whether two values are equal, whatever the width of their integer and length encodings.
+/// Returns whether two values are equal, whatever the order of their keys and the width of their encodings. Two numbers
+/// are equal also if one of them is a whole float.
 pub(crate) fn alike(a: &[u8], b: &[u8]) -> bool {
-    if a == b {
-        return true;
-    }
-    let (mut at_a, mut at_b) = (0, 0);
-    while at_a < a.len() && at_b < b.len() {
-        let (Ok((one, next_a)), Ok((two, next_b))) = (Token::read(a, at_a), Token::read(b, at_b)) else {
-            return false;
-        };
-        let same = match (one, two) {
-            (Token::F32(_) | Token::F64(_), _) | (_, Token::F32(_) | Token::F64(_)) => {
-                // A whole float equals its integer only where the whole value is one number.
-                let scalar = at_a == 0 && at_b == 0;
-                a[at_a..next_a] == b[at_b..next_b]
-                    || (scalar && one.as_integer().is_some() && one.as_integer() == two.as_integer())
-            }
-            _ => one == two,
-        };
-        if !same {
-            return false;
-        }
-        (at_a, at_b) = (next_a, next_b);
-    }
-    at_a == a.len() && at_b == b.len()
+    let whole = |bytes| Token::read(bytes, 0).ok().and_then(|(token, _)| token.as_integer());
+    a == b || whole(a).is_some_and(|number| whole(b) == Some(number)) || Tree::of(a) == Tree::of(b)
 }
 
-/// A map's key, compared by value.
+/// A value with the keys of its maps in one order. It is built in one pass, and compared in another.
+#[derive(PartialEq)]
+enum Tree<'a> {
+    Scalar(Key<'a>),
+    List(Vec<Self>),
+    Map(BTreeMap<Key<'a>, Self>),
+}
+
+impl<'a> Tree<'a> {
+    fn of(bytes: &'a [u8]) -> Option<Self> {
+        Self::read(bytes, &mut 0)
+    }
+
+    /// Reads the value that starts at `at`, which then is the position after it.
+    fn read(bytes: &'a [u8], at: &mut usize) -> Option<Self> {
+        let (token, next) = Token::read(bytes, *at).ok()?;
+        *at = next;
+        match token {
+            Token::Array(count) => {
+                (0..count).map(|_| Self::read(bytes, at)).collect::<Option<_>>().map(Self::List)
+            }
+            Token::Map(count) => {
+                let pair = |_| {
+                    let (key, next) = Token::read(bytes, *at).ok()?;
+                    *at = next;
+                    Some((Key::of(key)?, Self::read(bytes, at)?))
+                };
+                (0..count).map(pair).collect::<Option<_>>().map(Self::Map)
+            }
+            scalar => Key::of(scalar).map(Self::Scalar),
+        }
+    }
+}
+
+/// A value that contains no others, such as every map's key. It is compared whatever the width of its encoding.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key<'a> {
     Nil,
@@ -244,25 +264,41 @@ pub(crate) enum Key<'a> {
     Str(&'a [u8]),
     Bin(&'a [u8]),
     Ext(i8, &'a [u8]),
-    /// Containers are compared by their encoded bytes.
-    Container(&'a [u8]),
 }
 
 impl<'a> Key<'a> {
-    /// Reads the key in these bytes.
-    pub(crate) fn of(bytes: &'a [u8]) -> Self {
-        match Token::read(bytes, 0) {
-            Ok((Token::Nil, _)) => Self::Nil,
-            Ok((Token::Bool(value), _)) => Self::Bool(value),
-            Ok((Token::Unsigned(value), _)) => Self::Integer(value.into()),
-            Ok((Token::Negative(value), _)) => Self::Integer(value.into()),
-            Ok((Token::F32(value), _)) => Self::Float(f64::from(value).to_bits()),
-            Ok((Token::F64(value), _)) => Self::Float(value.to_bits()),
-            Ok((Token::Str(text), _)) => Self::Str(text),
-            Ok((Token::Bin(data), _)) => Self::Bin(data),
-            Ok((Token::Ext(kind, data), _)) => Self::Ext(kind, data),
-            Ok((Token::Array(_) | Token::Map(_), _)) | Err(_) => Self::Container(bytes),
+    /// Compares the keys that start here.
+    pub(super) fn compare(bytes: &'a [u8], a: u32, b: u32) -> Ordering {
+        let key = |start| Token::read(bytes, start as usize).ok().and_then(|(token, _)| Self::of(token));
+        let (a, b) = (key(a), key(b));
+        #[cfg(test)]
+        work::add(a.iter().chain(&b).map(Self::len).min().unwrap_or(0));
+        a.cmp(&b)
+    }
+
+    /// Returns the number of bytes that a comparison may read.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        match self {
+            Self::Str(bytes) | Self::Bin(bytes) | Self::Ext(_, bytes) => bytes.len(),
+            _ => 1,
         }
+    }
+
+    /// Returns the key that this token is; `None` for a container's.
+    fn of(token: Token<'a>) -> Option<Self> {
+        Some(match token {
+            Token::Nil => Self::Nil,
+            Token::Bool(value) => Self::Bool(value),
+            Token::Unsigned(value) => Self::Integer(value.into()),
+            Token::Negative(value) => Self::Integer(value.into()),
+            Token::F32(value) => Self::Float(f64::from(value).to_bits()),
+            Token::F64(value) => Self::Float(value.to_bits()),
+            Token::Str(text) => Self::Str(text),
+            Token::Bin(data) => Self::Bin(data),
+            Token::Ext(kind, data) => Self::Ext(kind, data),
+            Token::Array(_) | Token::Map(_) => return None,
+        })
     }
 }
 
@@ -301,5 +337,102 @@ impl<'a> Input<'a> {
     #[cold]
     fn truncated(&self, needed: usize) -> DecodeError {
         DecodeError::Truncated { offset: self.start, needed, left: self.bytes.len().saturating_sub(self.at) }
+    }
+}
+
+/// Counts the work of the thread's readers: tokens that are read or skipped, and bytes of keys that are compared.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    thread_local! {
+        static DONE: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn add(steps: usize) {
+        DONE.set(DONE.get() + steps);
+    }
+
+    /// Returns the work that this takes.
+    pub(crate) fn of(read: impl FnOnce()) -> usize {
+        let before = DONE.get();
+        read();
+        DONE.get() - before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::{Value, write::Write};
+
+    /// Returns the bytes of a map with these keys, all of whose values are nil.
+    fn map_of(keys: impl ExactSizeIterator<Item = Vec<u8>>) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.map(keys.len());
+        keys.for_each(|key| {
+            out.bin(&key);
+            out.nil();
+        });
+        out
+    }
+
+    /// Returns maps inside one another, around a list of 1,000 values. `last` is a second key of each.
+    fn nested(last: &[u8]) -> Vec<u8> {
+        let list = [&b"\xdc\x03\xe8"[..], &[0xc0; 1_000]].concat();
+        (0..60).fold(list, |inner, _| [b"\x82\xa1a", &inner[..], last, b"\xc0"].concat())
+    }
+
+    #[test]
+    fn work_of_reading_is_linear_in_the_bytes_whatever_they_are() {
+        let long = |length: usize| move |n: u16| [vec![b'x'; length], n.to_be_bytes().to_vec()].concat();
+        let lists = |map: Vec<u8>| [&b"\xdc\x00\x64"[..], &map.repeat(100)].concat();
+        for bytes in [
+            nested(b"\xa1b"),
+            nested(b"\x01"),
+            map_of((0..32).map(long(1_000))),
+            map_of((0..4_000).map(long(100))),
+            map_of((0..4_000).map(|n| long(if n % 1_000 == 0 { 40_000 } else { 0 })(n))),
+            lists(map_of((0..32).map(long(40)))),
+            lists(nested(b"\xcb\0\0\0\0\0\0\0\0")),
+        ] {
+            let value = Value::from_bytes(bytes.clone()).unwrap();
+            let readers: [(&str, &dyn Fn()); 6] = [
+                ("scan", &|| drop(Value::from_bytes(bytes.clone()))),
+                ("tree", &|| drop(value.to_json())),
+                ("text", &|| drop(value.to_json_text())),
+                ("type", &|| drop(value.decode::<Value>())),
+                ("write", &|| drop(Value::encode(&value))),
+                ("equality", &|| assert!(!alike(&bytes, b"\x90"))),
+            ];
+            for (name, read) in readers {
+                let work = work::of(read);
+                assert!(work < 32 * bytes.len(), "{name}: {work} for {} B", bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn equality_ignores_order_and_width() {
+        let alike = |a: &[u8], b: &[u8]| alike(a, b) && alike(b, a);
+        for (a, b) in [
+            (&b"\x82\xa1a\x01\xa1b\x02"[..], &b"\x82\xa1b\x02\xa1a\x01"[..]),
+            (b"\x91\x82\x01\x02\xc0\x80", b"\x91\x82\xc0\x80\xd0\x01\xcc\x02"),
+            (b"\x91\xca\x3f\xc0\x00\x00", b"\x91\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00"),
+            (b"\x05", b"\xca\x40\xa0\x00\x00"),
+            (b"\x81\xa1a\xd9\x01x", b"\xde\x00\x01\xd9\x01a\xa1x"),
+        ] {
+            assert!(alike(a, b), "{a:x?} {b:x?}");
+        }
+        for (a, b) in [
+            (&b"\x82\xa1a\x01\xa1b\x02"[..], &b"\x82\xa1b\x01\xa1a\x02"[..]),
+            (b"\x82\xa1a\x01\xa1b\x02", b"\x81\xa1a\x01"),
+            (b"\x92\x01\x02", b"\x92\x02\x01"),
+            (b"\x91\x05", b"\x91\xca\x40\xa0\x00\x00"),
+            (b"\xa1a", b"\xc4\x01a"),
+            (b"\x80", b"\x90"),
+        ] {
+            assert!(!alike(a, b), "{a:x?} {b:x?}");
+        }
     }
 }

@@ -41,6 +41,7 @@ mod agent_air_batch;
 mod bridge;
 mod bridge_either;
 mod bridge_ends;
+mod bridge_flood;
 mod bridge_functions;
 mod bridge_ready;
 mod bridge_rejoin;

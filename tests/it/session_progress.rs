@@ -28,11 +28,15 @@ fn progress_seen(lossy: bool, every: Duration, count: u32) -> Vec<u32> {
     }
     world.finish("phone", Ok(Value::empty()));
     world.run(SECOND);
-    let text = |event: &Event| match event {
+    world.ends["a"].events.iter().filter_map(number).collect()
+}
+
+/// Returns the number that an update is.
+fn number(event: &Event) -> Option<u32> {
+    match event {
         Event::Progress { progress, .. } => progress.message.as_ref()?.parse().ok(),
         _ => None,
-    };
-    world.ends["a"].events.iter().filter_map(text).collect()
+    }
 }
 
 #[test]
@@ -51,6 +55,35 @@ fn progress_at_the_interval_of_the_limit_is_not_dropped() {
     for lossy in [false, true] {
         let numbers = progress_seen(lossy, 100 * MS, 6);
         assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    }
+}
+
+/// Updates that a stalled network delivers at once are more than the caller reports in a second: the last one says what
+/// is true now.
+#[test]
+fn last_update_after_a_stall_is_reported_within_a_second_and_before_the_result() {
+    for wait in [SECOND, Duration::ZERO] {
+        let mut world = World::pair(&["steps"]);
+        world.call("a", request("steps")).unwrap();
+        world.run(SECOND);
+        let job = world.ends["phone"].jobs[0].key;
+        world.delay = 3 * SECOND;
+        for n in 1..=30 {
+            let progress = Progress::started().message(n.to_string());
+            world.with("phone", |session, now| session.progress(now, job, progress));
+            world.delay = 20 * MS; // those behind the first wait for it
+            world.run(100 * MS);
+        }
+        world.run(wait + world.delay);
+        let numbers = |world: &World| world.ends["a"].events.iter().filter_map(number).collect::<Vec<_>>();
+        assert_eq!(numbers(&world).last() == Some(&30), wait == SECOND, "it came too soon after the others");
+        world.finish("phone", Ok(Value::empty()));
+        world.run(2 * world.delay);
+        let seen = numbers(&world);
+        assert!(seen.last() == Some(&30) && seen.is_sorted() && seen.len() <= 21, "{seen:?}");
+        let events = &world.ends["a"].events;
+        let last = events.iter().rposition(|event| number(event).is_some());
+        assert!(last < events.iter().position(|event| matches!(event, Event::Settled { .. })));
     }
 }
 

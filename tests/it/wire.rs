@@ -393,6 +393,40 @@ fn id_can_be_read_from_a_malformed_body() {
     assert_eq!(Frame::from_json(r#"{"type": 12, "body": {"id": "x"}}"#).unwrap().peek_id(), None);
 }
 
+/// `peek_id` reads the names that `message` reads, in every spelling.
+#[test]
+fn malformed_result_names_its_call_in_every_spelling() {
+    for name in ["requestId", "request_id", "id", "previousId", "previous_id"] {
+        let result = |success| {
+            let json = json!({"type": 7, "body": {name: "a", "success": success}}).to_string();
+            Frame::from_json(&json).unwrap()
+        };
+        let Message::ToolUseResult(read) = result(json!(true)).message().unwrap() else { panic!() };
+        assert_eq!(read.id.as_str(), "a");
+        let malformed = result(json!(1));
+        assert!(malformed.message().is_err());
+        assert_eq!(malformed.peek_id(), Some("a"), "{name}");
+    }
+}
+
+/// Go writes the keys of a map in another order each time, and C++ libraries differ in the width of floats.
+#[test]
+fn equal_spellings_may_differ_in_the_order_of_keys_and_the_width_of_numbers() {
+    let request = |parameters: &[u8], arguments: &[u8]| {
+        let head = &b"\x82\xa4type\x06\xa4body\x85\xa2id\xa1a\xa8toolName\xa1t\xa9execution\xa6client"[..];
+        let bytes = [head, b"\xaaparameters", parameters, b"\xa9arguments", arguments].concat();
+        Frame::decode(bytes).unwrap().message()
+    };
+    for (parameters, arguments) in [
+        (&b"\x82\xa1a\x01\xa1b\x81\xa1c\x02"[..], &b"\x82\xa1b\x81\xa1c\x02\xa1a\xcc\x01"[..]),
+        (b"\x81\xa1a\xca\x3f\xc0\x00\x00", b"\x81\xa1a\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00"),
+    ] {
+        assert!(request(parameters, arguments).is_ok());
+    }
+    let unlike = request(b"\x82\xa1a\x01\xa1b\x02", b"\x82\xa1a\x02\xa1b\x01");
+    assert!(matches!(unlike, Err(DecodeError::Unlike { field: "parameters", .. })));
+}
+
 #[test]
 fn bodies_may_be_missing_only_where_they_are_empty() {
     assert_eq!(read(json!({"type": 72})).unwrap(), Message::Heartbeat);

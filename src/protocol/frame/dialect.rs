@@ -86,6 +86,9 @@ const RESULT: &[Field] = &[
     any("conversationId"),
 ];
 
+/// The fields of a result that may name its call.
+pub(super) const CALL_OF_RESULT: [&str; 3] = ["requestId", "id", "previousId"];
+
 const ACKNOWLEDGEMENT: &[Field] = &[
     any("conversationId"),
     integer("acknowledgedStanzaId"),
@@ -238,12 +241,27 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns whether the envelope has a field with this name.
-pub(super) fn is_envelope(key: &[u8]) -> bool {
-    matches!(
-        key,
-        b"stanzaId" | b"stanza_id" | b"conversationId" | b"conversation_id" | b"type" | b"meta" | b"body"
-    )
+/// Returns the name of the envelope's field that has this key, in any spelling.
+pub(super) fn envelope_field(key: &[u8]) -> Option<&'static str> {
+    Some(match key {
+        b"stanzaId" | b"stanza_id" => "stanzaId",
+        b"conversationId" | b"conversation_id" => "conversationId",
+        b"type" => "type",
+        b"meta" => "meta",
+        b"body" => "body",
+        _ => return None,
+    })
+}
+
+/// Returns the fields that may name the call which a frame of this type belongs to: the first that is present does.
+pub(super) fn call_fields(kind: Kind) -> impl Iterator<Item = &'static Field> {
+    let names: &[&str] = match kind {
+        Kind::TOOL_USE_RESULT => &CALL_OF_RESULT,
+        Kind::TOOL_USE_REQUEST | Kind::TOOL_PROGRESS => &["id"],
+        _ => &[],
+    };
+    let table = fields(kind).unwrap_or_default();
+    names.iter().filter_map(|name| table.iter().find(|field| field.name == *name))
 }
 
 /// Returns the value, or an error if it is absent.
@@ -307,7 +325,10 @@ pub(super) fn put(
 pub(super) fn key_at(bytes: &[u8], key: Span) -> Result<&[u8], DecodeError> {
     match Token::read(bytes, key.start as usize)? {
         (Token::Str(name), _) => Ok(name),
-        (other, _) => Err(DecodeError::Key { offset: key.start as usize, found: other.kind() }),
+        (other, _) => {
+            let (offset, found) = (key.start as usize, other.kind());
+            Err(DecodeError::Key { offset, found, expected: "a string" })
+        }
     }
 }
 

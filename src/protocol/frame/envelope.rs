@@ -165,14 +165,23 @@ struct Slots {
 
 impl Slots {
     fn put(&mut self, bytes: &[u8], key: Span, value: Span) -> Result<(), DecodeError> {
-        let name = dialect::key_at(bytes, key)?;
-        let (slot, field) = match name {
-            b"stanzaId" | b"stanza_id" => (&mut self.stanza_id, "stanzaId"),
-            b"conversationId" | b"conversation_id" => (&mut self.conversation_id, "conversationId"),
-            b"type" => (&mut self.kind, "type"),
-            b"meta" => (&mut self.meta, "meta"),
-            b"body" => (&mut self.body, "body"),
-            _ => return Ok(()),
+        let Some(field) = dialect::envelope_field(dialect::key_at(bytes, key)?) else { return Ok(()) };
+        if Token::read(bytes, value.start as usize)?.0.is_absent() {
+            return Ok(());
+        }
+        // Before two spellings are compared: what a stranger sends in place of a number or a name costs nothing.
+        let slot = match field {
+            "stanzaId" => {
+                stanza_at(bytes, value)?;
+                &mut self.stanza_id
+            }
+            "conversationId" => {
+                dialect::expect_text(bytes, value, field)?;
+                &mut self.conversation_id
+            }
+            "type" => &mut self.kind,
+            "meta" => &mut self.meta,
+            _ => &mut self.body,
         };
         dialect::put(bytes, slot, field, value, Spelling::Any)
     }
@@ -180,17 +189,7 @@ impl Slots {
     fn frame(self, bytes: Bytes) -> Result<Frame, DecodeError> {
         let kind = self.kind.ok_or(DecodeError::Missing { field: "type" })?;
         let kind = dialect::integer_at(&bytes, kind, "type", "an integer of 16 bits, not negative")?;
-        let stanza_id = match self.stanza_id {
-            // The lowest number has no positive counterpart, and stanzas are compared by absolute value.
-            Some(span) => Some(
-                dialect::integer_at(&bytes, span, "stanzaId", "an integer of 32 bits above -2^31")
-                    .and_then(|id: i32| if id == i32::MIN { Err(lowest(span)) } else { Ok(id) })?,
-            ),
-            None => None,
-        };
-        if let Some(span) = self.conversation_id {
-            dialect::expect_text(&bytes, span, "conversationId")?;
-        }
+        let stanza_id = self.stanza_id.map(|span| stanza_at(&bytes, span)).transpose()?;
         if let Some(span) = self.meta {
             let (token, _) = Token::read(span.of(&bytes), 0)?;
             if !matches!(token, Token::Map(_)) {
@@ -212,7 +211,52 @@ impl Slots {
     }
 }
 
-fn lowest(span: Span) -> DecodeError {
-    let (offset, expected) = (span.start as usize, "an integer of 32 bits above -2^31");
-    DecodeError::Field { field: "stanzaId", offset, expected, found: "-2^31" }
+fn stanza_at(bytes: &[u8], span: Span) -> Result<i32, DecodeError> {
+    let (field, offset, expected) = ("stanzaId", span.start as usize, "an integer of 32 bits above -2^31");
+    match dialect::integer_at(bytes, span, field, expected)? {
+        // The lowest number has no positive counterpart, and stanzas are compared by absolute value.
+        i32::MIN => Err(DecodeError::Field { field, offset, expected, found: "-2^31" }),
+        id => Ok(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::{token::work, write::Write};
+
+    /// Each of these keys would be compared with all keys after it, at each level again.
+    #[test]
+    fn container_as_key_is_refused_before_it_is_read() {
+        let list = [&b"\xdc\x03\xe8"[..], &[0xc0; 1_000]].concat();
+        let hostile = (0..3).fold(list, |inner, _| {
+            let others = (1..32).flat_map(|n| [n, 0xc0]).collect();
+            [b"\xde\x00\x20".to_vec(), inner, vec![0xc0], others].concat()
+        });
+        let frame = [&b"\x82\xa4type\xcd\x23\x28\xa4body"[..], &hostile].concat();
+        let work = work::of(|| {
+            let refused = Frame::decode(frame).unwrap_err();
+            assert_eq!(
+                refused.to_string(),
+                "the key at byte 17 is a map, and must be a value without others"
+            );
+        });
+        assert!(work < 20, "{work}");
+    }
+
+    /// A stranger's envelope costs the same whatever it sends in place of a number or a name.
+    #[test]
+    fn wrong_value_of_the_envelope_is_refused_before_its_spellings_are_compared() {
+        let mut list = Vec::new();
+        list.array(1_000);
+        list.resize(list.len() + 1_000, 0xc0);
+        let spellings: [[&[u8]; 2]; 2] =
+            [[b"\xa8stanzaId", b"\xa9stanza_id"], [b"\xaeconversationId", b"\xafconversation_id"]];
+        for [name, other] in spellings {
+            let other_list = [&list[..list.len() - 1], b"\x01"].concat();
+            let frame = [b"\x83\xa4type\x48", name, &list, other, &other_list].concat();
+            let work = work::of(|| drop(Frame::decode(frame).unwrap_err()));
+            assert!(work < 20, "{work}");
+        }
+    }
 }

@@ -176,7 +176,7 @@ impl Frame {
         let mut pairs = Vec::new();
         for entry in dialect::entries(bytes, envelope)? {
             let entry = entry?;
-            if !dialect::is_envelope(entry.key) {
+            if dialect::envelope_field(entry.key).is_none() {
                 pairs.push((self.value(entry.key_span, false)?, self.value(entry.value, false)?));
             }
         }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{
     Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, RegisteredTool,
     ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck, ViewUpdate,
-    dialect::{self, Fields, expect_text, required},
+    dialect::{self, CALL_OF_RESULT, Fields, expect_text, required},
 };
 use crate::{
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
@@ -57,16 +57,11 @@ impl Frame {
     /// Returns the call that a frame of type 6, 7 or 1000 belongs to, even if the rest of its body is malformed.
     /// Nothing is allocated.
     pub fn peek_id(&self) -> Option<&str> {
-        let names: &[&[u8]] = match self.kind() {
-            Kind::TOOL_USE_RESULT => &[b"requestId", b"request_id", b"id", b"previousId"],
-            Kind::TOOL_USE_REQUEST | Kind::TOOL_PROGRESS => &[b"id"],
-            _ => return None,
-        };
         let body = self.body_span()?;
-        names.iter().find_map(|name| {
-            let mut entries = dialect::entries(self.bytes(), body).ok()?;
-            let entry = entries.find_map(|entry| entry.ok().filter(|entry| entry.key == *name))?;
-            dialect::text_at(self.bytes(), entry.value).filter(|id| !id.is_empty())
+        dialect::call_fields(self.kind()).find_map(|field| {
+            let entries = dialect::entries(self.bytes(), body).ok()?.flatten();
+            let mut values = entries.filter(|entry| field.is_called(entry.key)).map(|entry| entry.value);
+            values.find_map(|value| dialect::text_at(self.bytes(), value).filter(|id| !id.is_empty()))
         })
     }
 }
@@ -130,8 +125,8 @@ pub(super) struct ResultIds<'a> {
 
 impl<'a> ResultIds<'a> {
     pub(super) fn of(fields: &Fields<'a>) -> Result<Self, DecodeError> {
-        let (request, id, previous) =
-            (fields.text("requestId")?, fields.text("id")?, fields.text("previousId")?);
+        let [request, id, previous] = CALL_OF_RESULT.map(|name| fields.text(name));
+        let (request, id, previous) = (request?, id?, previous?);
         let call = required("id", request.or(id).or(previous))?;
         let own = id.filter(|id| *id != call);
         let named = fields.text("resultId")?;
@@ -158,13 +153,13 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn of(fields: &Fields<'_>) -> Result<Self, DecodeError> {
-        let code = fields.text("errorCode")?.map(standard_code);
+        let code = fields.text("errorCode")?.map(error_code);
         let message = fields.string("errorMessage")?;
         let Some(error) = fields.body("error") else { return Ok(Self { code, message }) };
         let inner = |key| error.get(key).as_ref().and_then(Value::as_str).map(str::to_owned);
         let (other_code, text) =
             if error.is_map() { (inner("code"), inner("message")) } else { (None, None) };
-        let other_code = other_code.as_deref().map(standard_code);
+        let other_code = other_code.as_deref().map(error_code);
         let text = match text {
             Some(text) => text,
             None => text_of(error.as_bytes())?,
@@ -181,15 +176,19 @@ impl Failure {
     }
 }
 
-/// Converts the four standard codes in exact upper case, as older programs write them, to lower case.
-fn standard_code(code: &str) -> ErrorCode {
-    match code {
+fn error_code(code: &str) -> ErrorCode {
+    older_code(code).unwrap_or_else(|| code.into())
+}
+
+/// Returns the standard code that this one is in exact upper case, as older programs write the four.
+pub(super) fn older_code(code: &str) -> Option<ErrorCode> {
+    Some(match code {
         "UNKNOWN_TOOL" => ErrorCode::UNKNOWN_TOOL,
         "TIMEOUT" => ErrorCode::TIMEOUT,
         "EXECUTION_ERROR" => ErrorCode::EXECUTION_ERROR,
         "INVALID_PARAMETERS" => ErrorCode::INVALID_PARAMETERS,
-        other => other.into(),
-    }
+        _ => return None,
+    })
 }
 
 fn acknowledgement(fields: &Fields<'_>) -> Result<Acknowledgement, DecodeError> {

@@ -3,7 +3,7 @@
 use super::{
     Frame, Kind,
     dialect::{self, Field, TOOL},
-    read::list,
+    read::{list, older_code},
 };
 use crate::{
     protocol::frame::dialect::Fields,
@@ -22,7 +22,7 @@ impl Frame {
         if let Ok(end) = skip(bytes, 0) {
             let envelope = Span { start: 0, end: end as u32 };
             self.each(envelope, |key, _| {
-                if matches!(key, "stanza_id" | "conversation_id") {
+                if dialect::envelope_field(key.as_bytes()).is_some_and(|name| name != key) {
                     note(&mut found, key);
                 }
             });
@@ -36,7 +36,7 @@ impl Frame {
                 "error" | "previousId" => note(&mut found, key),
                 "errorCode" | "error_code" => {
                     let code = dialect::text_at(bytes, value).unwrap_or_default();
-                    if matches!(code, "UNKNOWN_TOOL" | "TIMEOUT" | "EXECUTION_ERROR" | "INVALID_PARAMETERS") {
+                    if older_code(code).is_some() {
                         note(&mut found, code);
                     }
                 }

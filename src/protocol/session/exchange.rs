@@ -72,6 +72,7 @@ impl Exchange {
             }
             Timer::View(place) => views.send(cx, peers, delivery, place),
             Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
+            Timer::LateProgress(key) => outgoing.report_late_progress(core, key),
             Timer::Table(id) => incoming.expire(core, &id),
             Timer::Past => outgoing.expire_settled(core),
             Timer::Complaints => cx.report_complaints(),

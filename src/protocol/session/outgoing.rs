@@ -44,7 +44,7 @@ use crate::{
         rpc::IS_BUILT,
     },
     sorted::SortedMap,
-    tool::{BargeIn, CallError, CallId, Execution, LossCause, NotOffered, Tool, ToolName},
+    tool::{BargeIn, CallError, CallId, Execution, LossCause, NotOffered, Progress, Tool, ToolName},
     transport::{Identity, Peer, Sid},
     value::{EncodeError, Value},
 };
@@ -112,6 +112,8 @@ pub(super) struct Call {
     pub(super) began_at_owner: bool,
     /// The progress updates of the current second.
     pub(super) rate: Window,
+    /// The last of the updates beyond the limit. It is reported later, or before the outcome.
+    pub(super) late: Option<Progress>,
     /// Whether the local participant may run the call instead of its owner.
     pub(super) fallback: Fallback,
     /// The turn that it belongs to.
@@ -430,6 +432,7 @@ impl Outgoing {
             earlier: EarlierOwners::default(),
             began_at_owner: false,
             rate: Window::default(),
+            late: None,
             fallback: Fallback::Never,
             turn: request.turn,
             rest: None,

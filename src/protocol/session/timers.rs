@@ -42,6 +42,8 @@ pub(super) enum Timer {
     JobDeadline(JobKey),
     /// Send progress that was reported too soon.
     Progress(JobKey),
+    /// Report the last progress of a call that came too often.
+    LateProgress(CallKey),
     /// Send the state of the view at this place, which was shown too soon.
     View(usize),
     /// Drop a caller's answered requests.

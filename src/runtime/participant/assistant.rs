@@ -123,8 +123,9 @@ impl Assistant {
         loop {
             tokio::select! {
                 biased;
-                result = &mut call => return Ok(result?),
+                // They came before the result; the session limits how many there are.
                 Some(step) = steps.next() => context.progress(step),
+                result = &mut call => return Ok(result?),
                 () = context.cancelled(), if !cancelled => {
                     cancelled = true;
                     call.cancel();

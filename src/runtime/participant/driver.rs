@@ -1,8 +1,8 @@
 //! Runs the task of a participant: handles the session's outputs, and feeds it the events.
 
 use std::{
-    future::poll_fn,
-    pin::Pin,
+    future::{pending, poll_fn},
+    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
@@ -16,6 +16,7 @@ use super::{
     call::OpenCall,
     consent::{AskPerson, ConsentRequest},
     descriptions, now,
+    round_robin::RoundRobin,
     rules::Rules,
     spans,
 };
@@ -72,6 +73,7 @@ pub(super) struct Driver<T: Transport> {
     /// When a reliable packet was last sent or an event read.
     moved: Instant,
     alarm: Alarm,
+    sources: RoundRobin,
     drain: Duration,
     drain_until: Option<Instant>,
     sid: Sid,
@@ -165,6 +167,7 @@ impl<T: Transport> Driver<T> {
             queue: queue.unwrap_or_default(),
             moved: Instant::now(),
             alarm: Alarm::default(),
+            sources: RoundRobin::default(),
             drain,
             drain_until: None,
             sid,
@@ -368,26 +371,47 @@ impl<T: Transport> Driver<T> {
         })
     }
 
+    /// Waits for the next wake-up. Each source has its turn, however many the others have.
     async fn woken(&mut self) -> Woken {
         let deadline = self.deadline();
         let stalled = self.queue.is_long().then(|| self.moved + STALLED);
-        let transport = &mut self.transport;
+        let Self { transport, queue, pump, reports, questions, shared, alarm, executor, .. } = self;
+        let is_draining = self.drain_until.is_some();
         let event = async {
             if let Some(stalled) = stalled {
                 tokio::time::sleep_until(stalled).await;
             }
-            transport.recv().await
+            Woken::Transport(transport.recv().await)
         };
-        tokio::select! {
-            biased;
-            sent = sent(&self.queue, self.pump.as_mut(), self.drain_until.is_some()) => Woken::Sent(sent),
-            event = event => Woken::Transport(event),
-            Some(done) = self.reports.recv() => Woken::Done(done),
-            (key, allowed) = self.questions.answer() => Woken::Consent(key, allowed),
-            () = self.shared.wake.notified() => Woken::Command,
-            () = self.alarm.wait_until(deadline) => Woken::Time,
-            () = self.executor.changed() => Woken::Sources,
-        }
+        let done = async {
+            match reports.recv().await {
+                Some(done) => Woken::Done(done),
+                None => pending().await,
+            }
+        };
+        self.sources
+            .next([
+                pin!(async { Woken::Sent(sent(queue, pump.as_mut(), is_draining).await) }),
+                pin!(event),
+                pin!(done),
+                pin!(async {
+                    let (key, allowed) = questions.answer().await;
+                    Woken::Consent(key, allowed)
+                }),
+                pin!(async {
+                    shared.wake.notified().await;
+                    Woken::Command
+                }),
+                pin!(async {
+                    alarm.wait_until(deadline).await;
+                    Woken::Time
+                }),
+                pin!(async {
+                    executor.changed().await;
+                    Woken::Sources
+                }),
+            ])
+            .await
     }
 
     fn deadline(&self) -> Option<Instant> {

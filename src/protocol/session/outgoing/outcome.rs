@@ -304,6 +304,7 @@ impl Outgoing {
 
     /// Ends a call. Every call ends here.
     pub(super) fn conclude(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
+        self.report_late_progress(core, key);
         let Some(call) = self.calls.remove(&key) else { return };
         self.selections.remove(&key);
         let result = result.map_err(|error| unproven(error, call.earlier.last()));

@@ -1,6 +1,6 @@
 //! Handles progress and acknowledgements from owners, and retransmits unacknowledged frames.
 
-use super::{Call, Core, Counter, Event, Outgoing, Purpose};
+use super::{Call, Core, Counter, Event, Outgoing, Purpose, Timer, Window};
 use crate::{
     protocol::{
         frame::{Acknowledgement, ToolProgress},
@@ -71,12 +71,24 @@ impl Outgoing {
         let most = core.cx.config.caps.requests.progress_per_second.saturating_mul(PROGRESS_LEEWAY);
         let Some(call) = self.calls.get_mut(&key) else { return };
         // After the lines above: an update that is dropped still proves that the tool has started.
-        if !call.rate.admits(core.cx.now, most) {
-            return core.cx.count(Counter::ProgressDropped);
-        }
-        let call = it.id.clone();
         let progress = fitted(read_progress(it), core.cx.config.caps.requests.progress_bytes);
-        core.cx.event(Event::Progress { key: Some(key), call, progress });
+        if call.late.replace(progress).is_some() {
+            core.cx.count(Counter::ProgressDropped);
+        }
+        if call.rate.admits(core.cx.now, most) {
+            self.report_late_progress(core, key);
+        } else if !core.cx.timers.is_set(&Timer::LateProgress(key)) {
+            core.cx.set_timer(Timer::LateProgress(key), Window::LENGTH);
+        }
+    }
+
+    /// Reports the last update of a call, if it was not reported yet.
+    pub(crate) fn report_late_progress(&mut self, core: &mut Core, key: CallKey) {
+        core.cx.timers.cancel(&Timer::LateProgress(key));
+        let Some(call) = self.calls.get_mut(&key) else { return };
+        if let Some(progress) = call.late.take() {
+            core.cx.event(Event::Progress { key: Some(key), call: call.id.clone(), progress });
+        }
     }
 
     /// Sends unacknowledged frames again as long as the peer's window has room.

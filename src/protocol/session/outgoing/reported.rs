@@ -36,6 +36,7 @@ impl Outgoing {
             earlier: EarlierOwners::default(),
             began_at_owner: false,
             rate: Window::default(),
+            late: None,
             fallback: Fallback::Never,
             turn: None,
             rest: None,

@@ -187,6 +187,7 @@ impl Outgoing {
 
     /// Settles a call for its caller while its tool continues to run.
     fn leave_running(&mut self, core: &mut Core, key: CallKey, rule: BargeIn, error: CallError) {
+        self.report_late_progress(core, key);
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.rest = Some(rule);
         let (id, tool, began, execution) =

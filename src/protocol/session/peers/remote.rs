@@ -574,11 +574,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// How long occurrences are counted together.
+    pub(crate) const LENGTH: Duration = Duration::from_secs(1);
+
     /// Counts one more occurrence and returns whether it is within the limit.
     pub(crate) fn admits(&mut self, now: Instant, limit: u32) -> bool {
         // Seconds with a fixed start: around an end, up to twice the limit passes. In return there is nothing
         // to remember but a count.
-        if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
+        if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Self::LENGTH) {
             self.began = Some(now);
             self.count = 0;
         }
