@@ -196,7 +196,7 @@ pub enum RoomEvent {
         sid: Sid,
         /// Whether LiveKit reports it as an agent.
         agent: bool,
-        /// Its `toolbridge.role`, if its token has one.
+        /// Its `toolbridge.role`, if its token has one; a value that is no role is cut to 64 characters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         role: Option<String>,
         /// The version of LiveKit's client protocol that it announces, which decides how its calls by RPC are answered; 0

@@ -343,9 +343,19 @@ fn joined(participant: &Participant) -> RoomEvent {
         identity: participant.identity().clone(),
         sid: participant.sid().clone(),
         agent: participant.is_agent(),
-        role: participant.token_role().map(|role| role.as_str().to_owned()),
+        role: stated_role(participant),
         protocol: participant.protocol(),
     }
+}
+
+/// Returns its role. A value that is no role is recorded too, because it takes rights from an agent.
+fn stated_role(participant: &Participant) -> Option<String> {
+    /// The most characters of such a value.
+    const MOST: usize = 64;
+    participant.stated_role().map(|role| match role {
+        Ok(role) => role.as_str().to_owned(),
+        Err(value) => value.chars().take(MOST).collect(),
+    })
 }
 
 #[cfg(test)]

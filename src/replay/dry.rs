@@ -14,9 +14,7 @@ use super::{
 use crate::{
     protocol::{frame::Kind, session::SendFailure},
     recording::{Direction, Entry, Moment, RoomEvent},
-    transport::{
-        CloseReason, ConnectionState, Identity, Participant, Peer, ROLE_ATTRIBUTE, Role, Sid, TransportEvent,
-    },
+    transport::{CloseReason, ConnectionState, Identity, Participant, Peer, Role, Sid, TransportEvent},
 };
 
 /// The maximum number of entries of a recording, since all are kept in memory: three hours of ten calls a minute for
@@ -350,12 +348,8 @@ impl<'a> Stage<'a> {
         match event {
             RoomEvent::Here { identity, sid, .. } if *identity == self.home => self.is_here(entry, now, sid),
             RoomEvent::Joined { identity, sid, agent, role, protocol } => {
-                let who = Participant::new(identity.clone(), sid.clone()).agent(*agent);
-                let mut who = who.client_protocol(*protocol);
-                if let Some(role) = role {
-                    who = who.attributes([(ROLE_ATTRIBUTE, role.as_str())]).can_update_metadata(false);
-                }
-                self.joined(now, &who);
+                let who = Participant::new(identity.clone(), sid.clone()).client_protocol(*protocol);
+                self.joined(now, &setup::described(who, *agent, role.as_deref()));
             }
             RoomEvent::Left { identity, sid } => self.left(&Peer::new(identity, sid)),
             // The connection is restored by a rejoin: it is reported together with the join.

@@ -14,7 +14,7 @@ use crate::{
     },
     recording::{Direction, RoomEvent, RpcRecord},
     tool::{Consent, Execution, Tool, ToolError, ToolOptions, Visibility},
-    transport::{Identity, Participant, Peer, Role},
+    transport::{Identity, Participant, Peer, ROLE_ATTRIBUTE, Role},
 };
 
 /// The assistant's text when it refuses a client's tool.
@@ -105,6 +105,15 @@ const UNSUPPORTED: u32 = 1400;
 /// An assistant sends a handshake to each participant it admits as soon as its join is reported.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
+/// Returns a participant with the kind and the role that the file has of it.
+pub(super) fn described(who: Participant, agent: bool, role: Option<&str>) -> Participant {
+    let who = who.agent(agent);
+    match role {
+        Some(role) => who.attributes([(ROLE_ATTRIBUTE, role)]).can_update_metadata(false),
+        None => who,
+    }
+}
+
 /// What the file shows of each sender, by identity.
 pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Shown> {
     let mut all = BTreeMap::<Identity, Shown>::new();
@@ -117,7 +126,8 @@ pub(super) fn survey(steps: &[Step], home: &Identity) -> BTreeMap<Identity, Show
             What::Event(RoomEvent::Joined { identity, agent, role, .. }) => {
                 let is_client = role.as_deref().and_then(Role::from_text) == Some(Role::Client);
                 announced.entry(identity.clone()).or_insert((step.at, is_client));
-                if *agent || role.as_deref().and_then(Role::from_text) == Some(Role::Assistant) {
+                let who = described(Participant::new(identity.clone(), ""), *agent, role.as_deref());
+                if who.is_eligible_assistant() {
                     eligible.insert(identity.clone());
                 }
             }

@@ -114,12 +114,12 @@ pub enum NotAdmitted {
 pub enum NotAssistant {
     /// Its token contains no role, and its kind is not `AGENT`.
     NoRole,
-    /// Its token contains another role.
+    /// Its token contains another role, whatever its kind.
     OtherRole {
         /// That role.
         role: Role,
     },
-    /// The role attribute of its token has a value that is none of the roles.
+    /// The role attribute of its token has a value that is none of the roles, whatever its kind.
     UnknownRole {
         /// The value.
         value: Box<str>,
@@ -226,18 +226,19 @@ impl NotAssistant {
         if who.is_eligible_assistant() {
             return None;
         }
-        Some(match (who.attribute(ROLE_ATTRIBUTE), who.token_role()) {
-            (None, _) => Self::NoRole,
-            (Some(_), _) if who.may_update_metadata() => Self::ChangeableRole,
-            (Some(_), Some(role)) => Self::OtherRole { role },
-            (Some(value), None) => Self::UnknownRole { value: value.into() },
+        Some(match who.stated_role() {
+            Some(Ok(role)) => Self::OtherRole { role },
+            Some(Err(value)) => Self::UnknownRole { value: value.into() },
+            None if who.attribute(ROLE_ATTRIBUTE).is_some() => Self::ChangeableRole,
+            None => Self::NoRole,
         })
     }
 
     /// Returns what is wrong with the participant's token, and what to do.
     pub(crate) fn explain(&self, assistant: &str) -> String {
         let remedy = format!(
-            "use a token with {ROLE_ATTRIBUTE}=assistant or of the kind agent, or name {assistant} as the client's assistant"
+            "use a token with {ROLE_ATTRIBUTE}=assistant, or of the kind agent without a role, or name {assistant} as the \
+             client's assistant"
         );
         match self {
             Self::ChangeableRole => {

@@ -399,15 +399,29 @@ impl Participant {
         self.attribute(ROLE_ATTRIBUTE).and_then(Role::from_text)
     }
 
-    /// Returns the value of the role attribute if its token sets one that is no role.
-    pub(crate) fn unknown_role(&self) -> Option<&str> {
-        let value = self.attribute(ROLE_ATTRIBUTE).filter(|_| !self.can_update_metadata)?;
-        Role::from_text(value).is_none().then_some(value)
+    /// Returns the role that wins over its kind, or the attribute's value if that is no role: one that its token sets, and
+    /// of an agent also one that it has set itself, since that can only limit what its kind gives.
+    pub(crate) fn stated_role(&self) -> Option<Result<Role, &str>> {
+        let value =
+            self.attribute(ROLE_ATTRIBUTE).filter(|_| self.is_agent() || !self.can_update_metadata)?;
+        Some(Role::from_text(value).ok_or(value))
     }
 
-    /// Returns true if it can be an assistant: its kind is `AGENT`, or its token sets the role `assistant`.
+    /// Returns the value of the stated role if it is none of the roles.
+    pub(crate) fn unknown_role(&self) -> Option<&str> {
+        self.stated_role()?.err()
+    }
+
+    /// Returns true if it can be an assistant: its token sets the role `assistant`, or its kind is `AGENT` and it has no
+    /// other role.
+    ///
+    /// A role wins over the kind: an agent with the role `observer` or `client`, or with a value that is no role, is not an
+    /// assistant.
     pub fn is_eligible_assistant(&self) -> bool {
-        self.is_agent() || self.token_role() == Some(Role::Assistant)
+        match self.stated_role() {
+            Some(role) => role == Ok(Role::Assistant),
+            None => self.is_agent(),
+        }
     }
 }
 
@@ -418,7 +432,7 @@ pub enum ParticipantKind {
     /// An app (`STANDARD`).
     #[default]
     Standard,
-    /// An agent (`AGENT`). It can be an assistant.
+    /// An agent (`AGENT`). It can be an assistant, unless it has another role.
     Agent,
     /// Any other kind: egress, ingress, SIP, connector or bridge.
     Other,
@@ -687,6 +701,23 @@ mod tests {
         let vouched = doubtful.can_update_metadata(false);
         assert_eq!(vouched.token_role(), Some(Role::Assistant));
         assert!(vouched.is_eligible_assistant());
+    }
+
+    #[test]
+    fn role_of_an_agent_wins_over_its_kind() {
+        let agent = || Participant::new("a", "PA_1").agent(true);
+        for may_change in [false, true] {
+            let of = |role| agent().attributes([(ROLE_ATTRIBUTE, role)]).can_update_metadata(may_change);
+            for other in ["observer", "client", "admin", "Assistant", ""] {
+                assert!(!of(other).is_eligible_assistant(), "{other:?} {may_change}");
+                assert_eq!(of(other).unknown_role().is_some(), Role::from_text(other).is_none());
+            }
+            assert!(of("assistant").is_eligible_assistant());
+            assert!(agent().can_update_metadata(may_change).is_eligible_assistant(), "its kind alone");
+        }
+        let other = Participant::new("sip", "PA_1").kind(ParticipantKind::Other).can_update_metadata(false);
+        assert!(!other.is_eligible_assistant());
+        assert!(other.role(Role::Assistant).is_eligible_assistant());
     }
 
     #[test]

@@ -552,6 +552,42 @@ fn assistant_with_an_unknown_role_is_refused_with_the_value() {
     }
 }
 
+/// A role wins over the kind `AGENT` (`wire.md`, section 4.2), also one that the agent could have set itself.
+#[test]
+fn agent_with_another_role_is_refused_and_does_not_make_the_assistant_ambiguous() {
+    let other = |role| NotAssistant::OtherRole { role };
+    let unknown = |value: &str| NotAssistant::UnknownRole { value: value.into() };
+    for (role, why) in [
+        ("observer", other(Role::Observer)),
+        ("client", other(Role::Client)),
+        ("admin", unknown("admin")),
+        ("Assistant", unknown("Assistant")),
+    ] {
+        for may_change in [false, true] {
+            let mut world = World::new();
+            world.client("phone", Config::default(), &["t"]);
+            let who = Participant::new("x", world.sid()).agent(true).attributes([(ROLE_ATTRIBUTE, role)]);
+            world.play(&who.can_update_metadata(may_change));
+            world.run(SECOND);
+            let plain = |id: &str| Message::ToolUseRequest(plain_request(id, "t"));
+            world.send("x", &["phone"], &Meta::new(), &plain("1"));
+            world.send("x", &["phone"], &shows("x"), &configuration());
+            world.run(SECOND);
+            let refused = Unaccepted::NotAssistant { from: "x".into(), why: why.clone() };
+            assert_eq!((unaccepted(&world), jobs(&world)), (vec![refused], 0), "{role} {may_change}");
+            world.assistant("a", Config::default());
+            world.run(5 * SECOND);
+            let events = &world.ends["phone"].events;
+            let is_bound = |it: &Event| matches!(it, Event::Bound(Some(to)) if to == "a");
+            assert!(events.iter().any(is_bound), "{role} {may_change} {events:?}");
+            assert!(!events.iter().any(|it| matches!(it, Event::AmbiguousAssistant { .. })), "{events:?}");
+            world.send("x", &["phone"], &Meta::new(), &plain("2"));
+            world.run(SECOND);
+            assert_eq!(jobs(&world), 0, "{role} {may_change}");
+        }
+    }
+}
+
 #[test]
 fn client_with_an_unknown_role_is_not_one_without_a_role() {
     let mut world = World::new();

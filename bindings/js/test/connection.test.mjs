@@ -243,6 +243,7 @@ test('assistant whose token gives it no role is warned at once, and no other par
     ['standard', role('client'), true],
     ['standard', role('assistant'), false],
     ['agent', {}, false],
+    ['agent', role('observer'), true],
   ]) {
     const { phone, agent, app, bot } = ends(t, { ports: { assistant: { attributes, kind } }, client: { assistant: 'agent' } });
     const warnings = { app: [], bot: [] };

@@ -1,6 +1,6 @@
 /** Drives one participant of toolbridge in a room: its sessions of the core, one after the other, and what they need. */
 import { Alarms } from './alarms.js';
-import type { CloseReason, CoreCallError, CoreClass, CoreEvent, CoreTool, LoadCore, Output, Reply, Select, Transmit } from './core.js';
+import type { CloseReason, CoreCallError, CoreClass, CoreEvent, CoreParticipant, CoreTool, LoadCore, Output, Reply, Select, Transmit } from './core.js';
 import { textOf } from './core-errors.js';
 import { CORE_EVENTS, eventName, type Emitter, type Events } from './events.js';
 import { Executor } from './executor.js';
@@ -207,10 +207,10 @@ export class Driver {
     this.#offer();
     this.#view.reportAll();
     this.#emitter.emit('connected', { identity: local.identity, room: port.name });
-    if (role === 'assistant' && local.kind !== 'agent' && local.attributes?.['toolbridge.role'] !== 'assistant') {
+    if (role === 'assistant' && !mayBeAssistant(local)) {
       const message =
         `the token of ${local.identity} does not make it an assistant: clients serve it only if they name it (option ` +
-        '`assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent';
+        '`assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent without a role';
       this.#emitter.emit('warning', { message });
     }
     this.#inbox.passEarly();
@@ -335,4 +335,11 @@ export class Driver {
   #notifyWatchers(): void {
     for (const changed of [...this.#watchers]) changed();
   }
+}
+
+/** Returns whether clients may take it for an assistant. A role wins over the kind. */
+function mayBeAssistant(who: CoreParticipant): boolean {
+  const role = who.attributes['toolbridge.role'];
+  if (who.kind === 'agent') return role === undefined || role === 'assistant';
+  return role === 'assistant' && !who.can_update_metadata;
 }

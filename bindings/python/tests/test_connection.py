@@ -373,7 +373,7 @@ async def test_client_without_a_role_is_reported_with_the_grant() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "role", "is_warned"),
-    [(0, None, True), (0, "client", True), (0, "assistant", False), (4, None, False)],
+    [(0, None, True), (0, "client", True), (0, "assistant", False), (4, None, False), (4, "observer", True)],
 )
 @in_loop
 async def test_assistant_whose_token_gives_it_no_role_is_warned_at_once_and_no_other_participant_is(

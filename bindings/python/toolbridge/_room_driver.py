@@ -227,11 +227,10 @@ class RoomDriver:
         self._offer()
         self._view.report_all()
         self._emitter.emit("connected", {"identity": local["identity"], "room": port.name})
-        role = local.get("attributes", {}).get("toolbridge.role")
-        if options.role == "assistant" and local.get("kind") != "agent" and role != "assistant":
+        if options.role == "assistant" and not _may_be_assistant(local):
             self._warn(
                 f"the token of {local['identity']} does not make it an assistant: clients serve it only if they name it "
-                "(option `assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent"
+                "(option `assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent without a role"
             )
 
     def _listen(self) -> None:
@@ -364,3 +363,11 @@ class RoomDriver:
 
     def _warn(self, message: str) -> None:
         self._emitter.emit("warning", {"message": message})
+
+
+def _may_be_assistant(who: Mapping[str, Any]) -> bool:
+    """Returns whether clients may take it for an assistant. A role wins over the kind."""
+    role = who["attributes"].get("toolbridge.role")
+    if who["kind"] == "agent":
+        return role in (None, "assistant")
+    return role == "assistant" and not who["can_update_metadata"]

@@ -142,7 +142,7 @@ impl Room {
     fn clients(&self) -> impl Iterator<Item = Identity> {
         let may_offer = |who: &Participant| match who.token_role() {
             Some(role) => role == Role::Client,
-            None => who.is_standard(),
+            None => who.is_standard() && who.unknown_role().is_none(),
         };
         self.assistant.participants().into_iter().filter(may_offer).map(|who| who.identity().clone())
     }

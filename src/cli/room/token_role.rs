@@ -10,7 +10,7 @@ use toolbridge::{
 pub(in crate::cli) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
     if let Some(bearer) = claims.conflict(wanted) {
         let why = match bearer {
-            Bearer::Agent => ", and an agent can only be an assistant",
+            Bearer::Agent => ", which makes its bearer an assistant",
             _ => "",
         };
         return Err(Failure::Usage(format!(
@@ -65,13 +65,12 @@ mod tests {
             let own = key.participant("r", "i").attribute("a", "b").can_update_own_metadata();
             assert!(fits(own, wanted).is_ok());
             assert_eq!(fits(key.participant("r", "i").agent(), wanted).is_ok(), wanted == Role::Assistant);
-            // The role of an agent's token is the wanted one, and still it is refused.
+            // The role of an agent's token wins over its kind.
+            assert_eq!(fits(key.client("r", "i").agent(), wanted).is_ok(), wanted == Role::Client);
+            assert_eq!(fits(key.observer("r", "i").agent(), wanted).is_ok(), wanted == Role::Observer);
             if wanted != Role::Assistant {
-                let token =
-                    if wanted == Role::Client { key.client("r", "i") } else { key.observer("r", "i") };
-                let text = fits(token.agent(), wanted).unwrap_err();
-                assert!(text.contains("kind agent") && text.contains("only be an assistant"), "{text}");
-                assert!(!text.contains("of role"), "{text}");
+                let text = fits(key.participant("r", "i").agent(), wanted).unwrap_err();
+                assert!(text.contains("kind agent without a role, which makes its bearer"), "{text}");
             }
         }
         assert!(of("no token").is_none());

@@ -34,7 +34,8 @@ pub(super) struct Joiner {
 pub(super) struct Permissions {
     pub(super) may_send: bool,
     pub(super) role: Option<Role>,
-    pub(super) is_agent: bool,
+    /// Whether it may be an assistant. Without a role, its kind makes it one.
+    pub(super) is_assistant: bool,
 }
 
 /// The round-trip times of the packets that came back, and how many were sent.
@@ -95,7 +96,11 @@ impl Joiner {
 /// Returns what the server allows the participant to do.
 pub(super) fn permissions(room: &LiveKitTransport) -> Permissions {
     let local = room.local();
-    Permissions { may_send: room.can_publish_data(), role: local.token_role(), is_agent: local.is_agent() }
+    Permissions {
+        may_send: room.can_publish_data(),
+        role: local.token_role(),
+        is_assistant: local.is_eligible_assistant(),
+    }
 }
 
 async fn there_and_back(

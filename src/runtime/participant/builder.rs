@@ -141,7 +141,7 @@ impl<P> Builder<P> {
     ///
     /// # Errors
     /// [`JoinError::Register`] if the participant's own tools cannot be offered, [`JoinError::WrongToken`] if the token
-    /// has another role, or if it is a client's and has the kind `AGENT`; otherwise the reason of the failure and advice.
+    /// has another role, or if it has no role and is a client's of the kind `AGENT`; otherwise the reason of the failure and advice.
     /// A token without a role is not an error; a log entry states what will not work with it.
     ///
     /// # Cancel safety

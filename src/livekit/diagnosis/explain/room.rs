@@ -107,7 +107,7 @@ fn status_of(status: u16) -> Finding {
 pub(crate) fn permissions(permissions: &Permissions, made_here: bool) -> Finding {
     let role = match permissions.role {
         Some(role) => format!("as {} (its role)", role.as_str()),
-        None if permissions.is_agent => "as an agent".to_owned(),
+        None if permissions.is_assistant => "as an agent".to_owned(),
         None => "without a role".to_owned(),
     };
     match (permissions.may_send, permissions.role) {

@@ -118,14 +118,8 @@ fn problem(claims: &Claims, signature: &Signature, now: i64) -> Option<Finding> 
                 "set it to `client`, `assistant` or `observer`",
             ));
         }
-        Some((role, Some(Role::Client | Role::Observer))) if is_agent(claims) => {
-            return Some(Finding::warning(
-                format!(
-                    "the token is of kind agent, and an agent can only be an assistant: its role {role} does not count"
-                ),
-                "remove `kind` from the token, or set its role to `assistant`",
-            ));
-        }
+        // The kind makes its holder an assistant, and the role does not contradict that.
+        Some((_, Some(Role::Assistant))) if is_agent(claims) => {}
         Some(_) if claims.video.can_update_own_metadata() => {
             return Some(Finding::warning(
                 "other participants ignore the token's role, because its holder may change it (`canUpdateOwnMetadata`)",

@@ -4,41 +4,17 @@ use std::fmt;
 
 use livekit_token::Claims;
 
-use crate::transport::{ROLE_ATTRIBUTE, Role};
+use crate::transport::{Participant, Role};
 
 /// The most characters of an unknown role that a message shows.
 const VALUE_SHOWN: usize = 64;
 
-impl TokenClaims {
-    /// Reads the claims of a token without verifying its signature. Returns `None` if the token cannot be read.
-    pub fn from_unverified(token: &str) -> Option<Self> {
-        let claims = Claims::from_unverified(token).ok()?;
-        // Participants trust a role only if its bearer cannot change its own attributes.
-        let changeable = claims.video.can_update_own_metadata == Some(true);
-        let role = claims.attributes.get(ROLE_ATTRIBUTE).filter(|_| !changeable);
-        Some(Self {
-            role: role.and_then(|role| Role::from_text(role)),
-            unknown_role: role
-                .filter(|role| Role::from_text(role).is_none())
-                .map(|role| role.as_str().into()),
-            is_agent: claims.kind.eq_ignore_ascii_case("agent"),
-            is_hidden: claims.video.hidden,
-            is_changeable: changeable,
-            identity: claims.sub,
-        })
-    }
-}
-
 /// The claims of a token that decide how other participants treat its bearer.
 #[derive(Debug)]
 pub struct TokenClaims {
-    role: Option<Role>,
-    /// The value of the role attribute, if it is none of the roles.
-    unknown_role: Option<Box<str>>,
-    is_agent: bool,
+    /// The bearer, as the room will announce it.
+    bearer: Participant,
     is_hidden: bool,
-    is_changeable: bool,
-    identity: String,
 }
 
 /// The role or kind that a token gives its bearer.
@@ -47,16 +23,26 @@ pub struct TokenClaims {
 pub enum Bearer {
     /// A participant with this role.
     Role(Role),
-    /// A participant of LiveKit's kind `AGENT`, whatever its role.
+    /// A participant of LiveKit's kind `AGENT` without a role.
     Agent,
     /// A participant whose role attribute has this value, which is none of the roles.
     UnknownRole(Box<str>),
 }
 
 impl TokenClaims {
+    /// Reads the claims of a token without verifying its signature. Returns `None` if the token cannot be read.
+    pub fn from_unverified(token: &str) -> Option<Self> {
+        let claims = Claims::from_unverified(token).ok()?;
+        let bearer = Participant::new(claims.sub, "")
+            .agent(claims.kind.eq_ignore_ascii_case("agent"))
+            .can_update_metadata(claims.video.can_update_own_metadata == Some(true))
+            .attributes(claims.attributes);
+        Some(Self { bearer, is_hidden: claims.video.hidden })
+    }
+
     /// Returns true if the bearer receives observer copies of calls.
     pub fn observes(&self) -> bool {
-        self.role == Some(Role::Observer) && !self.is_hidden
+        self.bearer.token_role() == Some(Role::Observer) && !self.is_hidden
     }
 
     /// Returns true if the bearer joins hidden.
@@ -66,27 +52,26 @@ impl TokenClaims {
 
     /// Returns the token's role or kind if it contradicts the wanted role. A token with neither does not contradict it.
     pub fn conflict(&self, wanted: Role) -> Option<Bearer> {
-        // Before the kind, which would hide a mistyped role that others do not accept.
-        if let Some(unknown) = &self.unknown_role {
-            return Some(Bearer::UnknownRole(unknown.clone()));
+        match self.bearer.stated_role() {
+            Some(Ok(role)) => (role != wanted).then_some(Bearer::Role(role)),
+            Some(Err(unknown)) => Some(Bearer::UnknownRole(unknown.into())),
+            None => (self.bearer.is_agent() && wanted != Role::Assistant).then_some(Bearer::Agent),
         }
-        if self.is_agent {
-            return (wanted != Role::Assistant).then_some(Bearer::Agent);
-        }
-        self.role.filter(|role| *role != wanted).map(Bearer::Role)
     }
 
     /// Describes the limitations in the wanted role if the token has no role. Returns `None` if there are none.
     pub fn without_role(&self, wanted: Role) -> Option<String> {
-        if self.role.is_some() || self.unknown_role.is_some() || self.is_agent {
+        let bearer = &self.bearer;
+        if bearer.token_role().is_some() || bearer.unknown_role().is_some() || bearer.is_eligible_assistant()
+        {
             return None;
         }
-        let identity = &self.identity;
+        let identity = bearer.identity();
         match wanted {
             Role::Assistant => Some(format!(
                 "the token has no role: only clients configured with the assistant {identity} accept it"
             )),
-            Role::Client if self.is_changeable => Some(format!(
+            Role::Client if bearer.may_update_metadata() => Some(format!(
                 "the token's role is ignored because the token grants changing attributes (canUpdateOwnMetadata): only \
                  assistants configured with the client {identity} use its tools"
             )),
@@ -104,7 +89,7 @@ impl fmt::Display for Bearer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Role(role) => write!(f, "of role {role}"),
-            Self::Agent => f.write_str("of kind agent"),
+            Self::Agent => f.write_str("of kind agent without a role"),
             Self::UnknownRole(value) => {
                 let value: String = value.chars().take(VALUE_SHOWN).flat_map(char::escape_debug).collect();
                 write!(f, "of role \"{value}\", which is none of client, assistant and observer")
@@ -116,7 +101,7 @@ impl fmt::Display for Bearer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::livekit::AccessKey;
+    use crate::{livekit::AccessKey, transport::ROLE_ATTRIBUTE};
 
     fn key() -> AccessKey {
         AccessKey::new("key", "a secret of some length that is long enough")
@@ -143,9 +128,9 @@ mod tests {
             assert_eq!(agent, (wanted != Role::Assistant).then_some(Bearer::Agent));
         }
         let both = part(key().client("r", "i").agent());
-        assert_eq!(both.conflict(Role::Client), Some(Bearer::Agent), "an agent offers no tools");
-        assert_eq!(both.conflict(Role::Observer), Some(Bearer::Agent));
-        assert_eq!(both.conflict(Role::Assistant), None);
+        assert_eq!(both.conflict(Role::Client), None, "its role wins over its kind");
+        assert_eq!(both.conflict(Role::Observer), Some(Bearer::Role(Role::Client)));
+        assert_eq!(both.conflict(Role::Assistant), Some(Bearer::Role(Role::Client)));
         assert!(TokenClaims::from_unverified("no token").is_none());
     }
 
@@ -180,6 +165,8 @@ mod tests {
             }
             let own = with_value(value, "standard", true);
             assert_eq!(own.conflict(Role::Client), None, "its role is ignored, whatever it is");
+            let agent = with_value(value, "agent", true).conflict(Role::Assistant);
+            assert_eq!(agent, Some(Bearer::UnknownRole(value.into())), "it limits what the kind gives");
         }
         assert_eq!(with_value("client", "standard", false).conflict(Role::Client), None);
     }

@@ -33,20 +33,22 @@ fn valid_token_is_described() {
 }
 
 #[test]
-fn agent_with_the_role_of_another_is_warned_of() {
-    for role in ["client", "observer"] {
-        let token = |it: &mut Claims| {
+fn role_of_an_agent_is_judged_as_that_of_any_other() {
+    let of = |role: &'static str, may_change: bool| {
+        move |it: &mut Claims| {
             it.kind = "agent".into();
             it.attributes.insert(ROLE_ATTRIBUTE.into(), role.into());
-        };
-        let problem = format!("can only be an assistant: its role {role} does not count");
-        warns(&judged(token, 1000), &problem, "remove `kind`");
-    }
-    let assistant = |it: &mut Claims| {
-        it.kind = "agent".into();
-        it.attributes.insert(ROLE_ATTRIBUTE.into(), "assistant".into());
+            it.video.can_update_own_metadata = Some(may_change);
+        }
     };
-    assert_eq!(judged(assistant, 1000).status, CheckStatus::Ok);
+    for role in ["client", "observer", "assistant"] {
+        let finding = judged(of(role, false), 1000);
+        let text = format!("for phone in the room kitchen, role {role}, signed with the API key devkey");
+        assert_eq!(finding, Finding::ok(&*text));
+    }
+    warns(&judged(of("admin", false), 1000), "is not a role", "`client`, `assistant` or `observer`");
+    warns(&judged(of("observer", true), 1000), "ignore the token's role", "remove that grant");
+    assert_eq!(judged(of("assistant", true), 1000).status, CheckStatus::Ok, "its kind gives it the rights");
 }
 
 #[test]
