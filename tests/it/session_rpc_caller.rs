@@ -986,3 +986,24 @@ fn large_result_of_an_own_tool_is_not_shown_to_an_app_by_name() {
         }
     }
 }
+
+/// An answer by RPC is sent once, so the limits for senders that try again do not apply to it.
+#[test]
+fn answers_that_arrive_at_the_same_time_have_their_own_limits() {
+    for (protocol, calls, size) in [(1, 8, 1), (2, 6, 20_000), (2, 2, 9 << 20)] {
+        let mut caller = Caller::with(config().rpc_probe(false), protocol);
+        let calls: Vec<_> = (0..calls).map(|_| caller.sent_call()).collect();
+        let payload = json!({"v": "z".repeat(size)}).to_string();
+        let mut streams: Vec<_> = calls.iter().map(|(_, id)| chunked(id, &payload).into_iter()).collect();
+        loop {
+            let parts: Vec<_> = streams.iter_mut().filter_map(Iterator::next).collect();
+            if parts.is_empty() {
+                break;
+            }
+            caller.parts(&web(), parts);
+        }
+        for (key, _) in &calls {
+            assert!(caller.settled[key].is_ok(), "{size} bytes");
+        }
+    }
+}
