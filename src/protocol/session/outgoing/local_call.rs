@@ -36,9 +36,10 @@ impl Outgoing {
         let (own, visibility) = (limit_of(known, asked), known.tool_options().disclose);
         let mut limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
         if limit.is_zero() {
-            // The tool's own limit has passed while the call was at a client.
-            let limit = call.budget.limit;
-            return self.conclude(core, key, Err(CallError::Timeout { limit }));
+            // The tool's own limit has passed while the call was at a client, which has not started it either.
+            let text = format!("not started within {} ms; nothing ran", call.budget.limit.as_millis());
+            let error = ToolError::new(ErrorCode::TIMEOUT, text).of_unbegun();
+            return self.conclude(core, key, Err(CallError::Tool(error)));
         }
         if own < limit {
             (limit, call.budget.limit) = (own, own);
