@@ -16,7 +16,7 @@ use self::{
 };
 use super::{
     Counter, Event,
-    codec::{self, Malformed, NOTHING_RAN, Received, result_message},
+    codec::{self, NOTHING_RAN, Received, result_message},
     core::Core,
     delivery::Purpose,
     ids,
@@ -164,11 +164,10 @@ impl Incoming {
         core.acknowledge_always(id, stanza, None);
         let reason = stop.reason.as_deref().and_then(StopReason::from_text);
         match &stop.target_id {
-            Some(target) if target.len() <= core.cx.config.caps.frames.id_bytes => {
+            Some(target) => {
                 let reason = reason.unwrap_or(StopReason::Caller);
                 self.stop_one(core, id, stanza, &CallId::known(target.as_str()), reason);
             }
-            Some(_) => core.cx.complain(id, Counter::Malformed),
             None => {
                 for key in core.jobs.cancellable_for(&core.cx, id) {
                     self.cancel_job(core, key, reason.unwrap_or(StopReason::BargeIn));
@@ -373,7 +372,7 @@ impl Incoming {
     /// Refuses the request of a participant that is not the bound assistant. If it may still become the assistant, the
     /// refusal is remembered, so that the same request cannot run later.
     fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
-        if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.frames.id_bytes {
+        if may_be_bound {
             let refusal = not_bound(core, &inbound.caller);
             self.refuse(core, inbound, &refusal);
         } else {
@@ -385,10 +384,6 @@ impl Incoming {
     /// Accepts a request that this client may have to run.
     fn take(&mut self, core: &mut Core, inbound: InboundRequest) {
         let InboundRequest { caller, stanza, request, .. } = &inbound;
-        if request.id.as_str().len() > core.cx.config.caps.frames.id_bytes {
-            let what = Malformed { kind: None, id: Some(request.id.as_str().to_owned()) };
-            return core.peers.malformed(&mut core.cx, &mut core.delivery, caller, what);
-        }
         let local = ids::address_of(&core.cx.ids.instance_for(caller));
         if inbound.address.as_ref().is_some_and(|address| *address != local) {
             // Checked before the table is: a request for an earlier run of this program must find nothing of

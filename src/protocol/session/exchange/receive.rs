@@ -229,6 +229,10 @@ impl Exchange {
 
     fn dispatch(&mut self, core: &mut Core, id: &Identity, mut received: Received) {
         let Core { cx, peers, delivery, .. } = core;
+        if received.call_id().is_some_and(|call| call.len() > cx.config.caps.frames.id_bytes) {
+            let what = Malformed { kind: Some(received.frame.kind()), id: None };
+            return peers.malformed(cx, delivery, id, what);
+        }
         // Before the message is handled: the lane of its answer depends on the lane on which it has arrived.
         delivery.lane_received(cx, peers, id, &received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);

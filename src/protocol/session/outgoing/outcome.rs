@@ -256,8 +256,9 @@ impl Outgoing {
         let of_old = |call: &Call| call.asked().is_some_and(|asked| asked.instance.is_some());
         let mut reassigned = Vec::new();
         for (key, call) in self.calls.of_owner(id) {
-            // An unclaimed call is run by the local participant, so it is not sent again.
-            let may_wait = call.fallback != Fallback::UntilClaimed;
+            // An unclaimed call is run by the local participant, so it is not sent again. For a call that a barge-in
+            // has settled, no tool may start.
+            let may_wait = call.fallback != Fallback::UntilClaimed && call.rest.is_none();
             if may_wait && of_old(call) && idempotent(call) {
                 reassigned.push(key);
             }
