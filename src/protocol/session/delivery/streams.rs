@@ -9,6 +9,8 @@ use super::{
     Context, Counter, Delivery,
     rpc_text::{Fault, RpcText},
 };
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate;
 use crate::{
     clock::{Instant, later},
     protocol::{
@@ -233,7 +235,8 @@ impl Streams {
                 }
                 if let Some(payload) = inline {
                     // It is complete, and takes no place among the unfinished ones.
-                    return text.ended(payload_of(payload, length, compression));
+                    let payload = payload_of(&text, payload, length, compression);
+                    return text.ended(payload);
                 }
                 Some(text)
             }
@@ -336,7 +339,10 @@ impl Streams {
         let bytes = Bytes::from(std::mem::take(&mut inflow.bytes));
         match inflow.text {
             None => Part::Whole(bytes),
-            Some(text) => text.ended(payload_of(bytes, inflow.length, inflow.compression)),
+            Some(text) => {
+                let payload = payload_of(&text, bytes, inflow.length, inflow.compression);
+                text.ended(payload)
+            }
         }
     }
 
@@ -437,15 +443,31 @@ impl Streams {
 }
 
 /// Returns the payload of a whole stream. No more memory is taken than its header announced.
-fn payload_of(bytes: Bytes, length: Option<u64>, compression: Compression) -> Result<Bytes, String> {
+#[cfg_attr(not(feature = "deflate"), expect(unused_variables, reason = "nothing is expanded"))]
+fn payload_of(
+    text: &RpcText,
+    bytes: Bytes,
+    length: Option<u64>,
+    compression: Compression,
+) -> Result<Bytes, String> {
     match (length, compression) {
         (Some(length), Compression::None) if length != bytes.len() as u64 => {
             Err(format!("the payload has {} bytes instead of {length}", bytes.len()))
         }
         (_, Compression::None) => Ok(bytes),
+        // As of a compressed frame. An answer was asked for, and may be as compressible as it likes.
+        #[cfg(feature = "deflate")]
+        (Some(length), Compression::Deflate)
+            if matches!(text, RpcText::Request(_)) && length > deflate::longest(&bytes) as u64 =>
+        {
+            Err(format!(
+                "the payload is compressed from {length} bytes to {}, which is not read",
+                bytes.len()
+            ))
+        }
         #[cfg(feature = "deflate")]
         (Some(length), Compression::Deflate) => {
-            let expanded = crate::protocol::deflate::expanded(&bytes, length as usize);
+            let expanded = deflate::expanded(&bytes, length as usize);
             expanded.map(Bytes::from).map_err(|why| format!("the payload cannot be expanded: {why}"))
         }
         _ => Err("the payload is compressed".to_owned()),

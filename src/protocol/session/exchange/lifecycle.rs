@@ -68,7 +68,7 @@ impl Exchange {
         for (from, item) in core.peers.release(&id, &sid) {
             self.accept_held(core, &from, item);
         }
-        self.incoming.send_waiting_rpc(core, Some(&id));
+        self.incoming.send_waiting_results(core, &id);
     }
 
     /// Looks for owners of the waiting calls when the room has announced the local participant, or must have done so.
@@ -376,8 +376,8 @@ impl Exchange {
 
     /// Sends every peer the frames that have never been sent to it.
     fn send_all_unsent(&mut self, core: &mut Core) {
-        self.incoming.send_waiting_rpc(core, None);
         for id in core.peers.ids() {
+            self.incoming.send_waiting_results(core, &id);
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
                 self.incoming.send_unsent(core, &id);

@@ -121,7 +121,8 @@ fn settled(core: &mut Core, call: Call, outcome: Result<(), ErrorCode>) {
         call: call.id,
         tool: call.tool,
         execution: Execution::Server,
-        owner: Some(call.by),
+        owner: Some(call.by.clone()),
+        by: call.by,
         outcome,
         took: core.cx.now.saturating_duration_since(call.began),
     });

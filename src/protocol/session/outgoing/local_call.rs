@@ -10,7 +10,7 @@ use crate::{
             Output,
             codec::result_message,
             disclosure::Discloser,
-            jobs::{Ended, Reported, Running, Via, limit_of},
+            jobs::{Ended, Reported, Running, limit_of},
         },
     },
     tool::{
@@ -93,7 +93,7 @@ impl Outgoing {
             visibility,
             is_reported: false,
             reported: Reported::default(),
-            via: Via::Frame,
+            is_silent: false,
         };
         let meta = call.meta.clone();
         core.cx.set_timer(Timer::Deadline(key), limit);

@@ -69,7 +69,7 @@ impl Outgoing {
             }
             core.cx.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
             if result.success {
-                core.cx.log.late(&result.id, core.cx.now);
+                core.cx.note_late(&result.id);
             }
         } else {
             core.cx.complain(id, Counter::NotPermitted);
@@ -333,7 +333,7 @@ impl Outgoing {
         if let Some(rest) = call.rest {
             return self.rest_ended(core, call, rest, owner, result);
         }
-        core.cx.log.result_size(&call.id, &result);
+        core.cx.log.result_size(core.cx.local.participant.identity(), &call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         let took = core.cx.now.saturating_duration_since(call.began);
         core.cx.event(Event::Settled {
@@ -341,6 +341,7 @@ impl Outgoing {
             tool: call.tool.to_string(),
             execution,
             owner: owner.clone(),
+            by: core.cx.local.identity().clone(),
             outcome,
             took,
         });

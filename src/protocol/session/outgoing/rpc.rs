@@ -142,7 +142,7 @@ impl Outgoing {
                 let is_repeated = self.settled.answered(&call);
                 core.cx.count(if is_repeated { Counter::Duplicate } else { Counter::Late });
                 if matches!(outcome, RpcOutcome::Message(Ok(_)) | RpcOutcome::Stream(Ok(_))) {
-                    core.cx.log.late(&call, core.cx.now);
+                    core.cx.note_late(&call);
                 }
             }
             None if core.peers.is_rpc_ping(by, id) => {}

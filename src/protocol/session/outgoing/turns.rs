@@ -128,7 +128,7 @@ impl Outgoing {
     ) {
         if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
             core.cx.count(Counter::Late);
-            core.cx.log.late(&call.id, core.cx.now);
+            core.cx.note_late(&call.id);
         }
         if rest == BargeIn::Report {
             self.report_late(core, call, owner, result, None);
@@ -197,6 +197,7 @@ impl Outgoing {
             tool,
             execution,
             owner: Some(owner),
+            by: core.cx.local.identity().clone(),
             outcome: Err(error.code()),
             took: core.cx.now.saturating_duration_since(began),
         });
