@@ -1171,3 +1171,39 @@ fn id_of_a_peer_beyond_the_limit_is_not_echoed() {
         assert_eq!(world.count("a", "malformed") - before, expected, "{length}");
     }
 }
+
+/// The client has not bound the assistant any more, and says so of a call that has started there: that proves nothing.
+#[test]
+fn call_that_started_may_have_run_whatever_its_owner_says_of_the_binding() {
+    for has_started in [true, false] {
+        let mut world = played_home(&["tool_use", "tool_register", "tool_progress"], Some("i1"));
+        let key = world.call("a", request("lookup").to("phone")).unwrap();
+        world.run(100 * MS);
+        let call = asked(&world);
+        if has_started {
+            let progress = ToolProgress::new(call.id.clone(), toolbridge::Progress::started().status);
+            world.send("phone", &["a"], &Meta::new(), &Message::ToolProgress(progress));
+        }
+        let unbound = Meta::new().with_bool("bridge.unbound", true);
+        world.send("phone", &["a"], &unbound, &result(&call.id, Some("permission_denied")));
+        world.run(100 * MS);
+        let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
+        assert_eq!(error.may_have_run(), has_started, "{error:?}");
+        assert_eq!(matches!(error, CallError::NotBound { .. }), !has_started, "{error:?}");
+    }
+}
+
+/// An owner that declined a call may repeat its answer while the assistant runs the call.
+#[test]
+fn repeated_answer_of_an_owner_that_declined_is_a_duplicate() {
+    let mut world = played_home(FEATURES, Some("i1"));
+    world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    let call = asked(&world);
+    for _ in 0..2 {
+        world.send("phone", &["a"], &Meta::new(), &result(&call.id, Some("unknown_tool")));
+        world.run(100 * MS);
+    }
+    assert_eq!((ran(&world), world.count("a", "duplicate")), (vec!["a"], 1));
+    assert_eq!(world.count("a", "not_permitted"), 0);
+}

@@ -1222,3 +1222,58 @@ fn question_of_a_caller_that_is_away_ends_with_proof_that_nothing_ran() {
     callee.join(agent("PA_2"));
     assert_eq!(callee.refusal().2, "permission_denied");
 }
+
+/// A process that is killed stays in the room for 20 s. While another agent waits, an assistant that calls by RPC alone is
+/// pinged by RPC, and replaced after the grace period without a sign of life.
+#[test]
+fn agent_that_calls_by_rpc_and_is_gone_is_replaced_while_another_waits() {
+    for is_alive in [true, false] {
+        let mut callee = Callee::with_agent();
+        callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+        callee.settle(Ok(Value::empty()));
+        callee.got("agent");
+        callee.pass(60 * SECOND);
+        assert!(callee.sent.is_empty(), "nobody waits, so nobody is pinged");
+        callee.join(Participant::new("other", "PA_2").agent(true));
+        callee.call(&peer("other", "PA_2"), "r2", "get_battery", "{}");
+        assert_eq!(callee.refusal().2, "not_bound");
+        callee.got("other");
+        let mut pings = 0;
+        for _ in 0..80 {
+            callee.pass(100 * MS);
+            for packet in std::mem::take(&mut callee.sent) {
+                let Form::Rpc(RpcMessage::Request(ping)) = packet.form else { panic!("{packet:?}") };
+                assert_eq!((packet.to[0].as_str(), &*ping.method), ("agent", "toolbridge.ping"));
+                pings += 1;
+                if is_alive {
+                    let from = Some(peer("agent", "PA_1"));
+                    callee.handle(TransportEvent::Rpc { from, message: RpcMessage::Ack { id: ping.id } });
+                }
+            }
+        }
+        assert!((3..=8).contains(&pings), "{pings}");
+        callee.call(&peer("other", "PA_2"), "r3", "get_battery", "{}");
+        assert_eq!(callee.jobs.len(), usize::from(!is_alive), "{is_alive}");
+        let bound = if is_alive { "agent" } else { "other" };
+        assert_eq!(callee.session.bound().map(|it| it.as_str()), Some(bound));
+    }
+}
+
+/// A stream ends with the join of its sender, so a request whose caller has left or moved meanwhile does not run.
+#[test]
+fn request_whose_caller_leaves_or_moves_while_its_stream_arrives_does_not_run() {
+    for moves in [true, false] {
+        let mut callee = Callee::with_agent();
+        let mut parts = chunked("r1", "get_battery", &format!("{{}}{}", " ".repeat(40_000)));
+        let rest = parts.split_off(2);
+        callee.parts(&peer("agent", "PA_1"), parts);
+        match moves {
+            true => callee.join(agent("PA_2")),
+            false => callee.handle(TransportEvent::Left(peer("agent", "PA_1"))),
+        }
+        callee.parts(&peer("agent", "PA_1"), rest.clone());
+        callee.parts(&peer("agent", "PA_2"), rest);
+        callee.pass(SECOND);
+        assert!(callee.jobs.is_empty());
+    }
+}

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    protocol::rpc::RpcCall,
     sorted::SortedMap,
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
@@ -366,6 +367,15 @@ impl Incoming {
             && (core.cx.config.rpc_callers.contains(caller)
                 || peers.bound().is_none_or(|bound| bound == caller));
         (!may_call).then(|| not_bound(core, caller))
+    }
+
+    /// Client: returns whether the sender of a refused request by RPC counts as one that waits to become the assistant: it
+    /// could have been bound by the request.
+    pub(super) fn may_wait_to_be_bound(core: &Core, call: &RpcCall) -> bool {
+        let id = call.caller.identity();
+        core.cx.answers_rpc()
+            && core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote))
+            && find_tool(core, &call.method).is_ok()
     }
 
     fn is_by_rpc(&self, caller: &Identity, call: &CallId) -> bool {

@@ -106,7 +106,7 @@ impl Exchange {
             // A call in progress outweighs the waiting assistant: its caller may return within the grace
             // period and expects the result.
             false => jobs.held_by(id).jobs == 0 && !self.incoming.has_claims_for(id),
-            true if !remote.lists(Feature::Ack) => return, // it would not answer a ping
+            true if !remote.lists(Feature::Ack) && !remote.calls_by_rpc() => return, // it would not answer a ping
             true => {
                 // The server reports a killed process only after 20 s. Silence before the first ping shows
                 // nothing, because an idle assistant has nothing to send: clients once left it as soon as
@@ -123,7 +123,7 @@ impl Exchange {
             let Core { cx, peers, delivery, .. } = core;
             return peers.forget_and_unbind(cx, delivery, id);
         }
-        if remote.is_reachable() && silence >= times.silence {
+        if (remote.is_reachable() || remote.calls_by_rpc()) && silence >= times.silence {
             peers.ping(cx, delivery, id);
         }
         cx.set_timer(Timer::Ping(id.clone()), WATCH_EVERY);

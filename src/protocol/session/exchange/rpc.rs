@@ -153,6 +153,9 @@ impl Exchange {
             () => Incoming::why_not_rpc(core, id).map(|refusal| refusal.for_rpc()),
         };
         if let Some(error) = refused {
+            if Incoming::may_wait_to_be_bound(core, call) {
+                self.note_speech(core, id, false);
+            }
             core.cx.complain(id, Counter::Unauthorized);
             if is_within_rate {
                 // SDKs ignore a response without an acknowledgement.
