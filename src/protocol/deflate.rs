@@ -106,8 +106,8 @@ fn stored(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns the longest frame that this stream may hold, in bytes.
-fn longest(stream: &[u8]) -> usize {
+/// Returns the longest frame or request that this stream may hold, in bytes.
+pub(crate) fn longest(stream: &[u8]) -> usize {
     EXPANDED_ANYWAY.max(stream.len().saturating_mul(MOST_TIMES))
 }
 

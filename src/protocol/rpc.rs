@@ -3,14 +3,14 @@
 //!
 //! A payload of RPC is a text. Here it is JSON: an object of arguments in a request, any value in an answer.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use serde_json::json;
 
 use crate::{
-    protocol::frame::ToolUseResult,
-    tool::{ErrorCode, ToolError, ToolResult},
+    protocol::frame::{ToolUseRequest, ToolUseResult},
+    tool::{CallId, ErrorCode, Execution, ToolError, ToolResult},
     transport::{Peer, RpcError, RpcRequest, StreamHeader},
     value::{DecodeError, Value, append_text, encoded, parse, prefix, without_mark},
 };
@@ -84,6 +84,8 @@ pub(crate) struct RpcCall {
     timeout_ms: Option<u32>,
     version: Option<u32>,
     pub(crate) form: RequestForm,
+    /// The bytes of the payload, as announced.
+    pub(crate) size: usize,
 }
 
 /// How a request was sent, which decides how its result is.
@@ -104,6 +106,7 @@ impl RpcCall {
             timeout_ms: Some(request.timeout_ms),
             version: Some(request.version).filter(|version| *version != 0),
             form: RequestForm::Packet,
+            size: request.payload.len(),
         }
     }
 
@@ -116,7 +119,30 @@ impl RpcCall {
             timeout_ms: text(attribute::TIMEOUT).and_then(|it| it.parse().ok()),
             version: text(attribute::VERSION).and_then(|it| it.parse().ok()),
             form: RequestForm::Stream,
+            size: header.length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX)),
         }
+    }
+
+    /// Returns whether it is a call of the server itself (`PerformRpc`).
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.caller.sid().is_empty() && self.caller.identity().as_str() == self.id
+    }
+
+    /// Returns the request that the call makes, with this payload.
+    ///
+    /// # Errors
+    /// `invalid_parameters`, with the place of the fault as far as it is known.
+    pub(crate) fn request(&self, payload: &[u8], longest: Duration) -> Result<ToolUseRequest, ToolError> {
+        let (id, parameters) = (self.key(), arguments(payload)?);
+        let mut request = ToolUseRequest::new(id, &*self.method, parameters, Ok(Execution::Client));
+        let limit = u128::from(self.limit_ms()).min(longest.as_millis());
+        request.timeout_ms = Some(i32::try_from(limit).unwrap_or(i32::MAX));
+        Ok(request)
+    }
+
+    /// Returns the id of the call.
+    pub(crate) fn key(&self) -> CallId {
+        CallId::known(&*self.id)
     }
 
     /// Returns whether the method is one that LiveKit keeps for itself.
@@ -130,7 +156,7 @@ impl RpcCall {
     }
 
     /// Returns the time within which the method must end, in milliseconds.
-    pub(crate) fn limit_ms(&self) -> u64 {
+    fn limit_ms(&self) -> u64 {
         let asked = self.timeout_ms.filter(|asked| *asked > 0).unwrap_or(DEFAULT_TIMEOUT_MS);
         u64::from(asked) + LATENCY_MS
     }
@@ -154,7 +180,7 @@ impl RpcCall {
             _ if self.timeout_ms.is_none() => "response timeout",
             _ => return Ok(()),
         };
-        Err(error(&ErrorCode::INVALID_PARAMETERS, &format!("the request has no {missing}")))
+        Err(error(&ErrorCode::INVALID_PARAMETERS, &format!("the request has no {missing}"), false))
     }
 }
 
@@ -277,20 +303,21 @@ pub(crate) fn arguments(payload: &[u8]) -> Result<Value, ToolError> {
     }
 }
 
-/// Returns the answer to a request, for either version.
-pub(crate) fn answer(result: &ToolUseResult) -> Result<Bytes, RpcError> {
+/// Returns the answer to a request, for either version. `began` states that the tool had started, whatever its code says.
+pub(crate) fn answer(result: &ToolUseResult, began: bool) -> Result<Bytes, RpcError> {
     let empty = Value::empty();
     if result.success {
         return Ok(payload_of(result.result.as_ref().unwrap_or(&empty)).into());
     }
     let code = result.error_code.clone().unwrap_or(ErrorCode::EXECUTION_ERROR);
-    Err(error(&code, result.error_message.as_deref().unwrap_or_default()))
+    Err(error(&code, result.error_message.as_deref().unwrap_or_default(), began))
 }
 
-/// Returns the error for a failure with this code of ours.
-pub(crate) fn error(code: &ErrorCode, message: &str) -> RpcError {
+/// Returns the error for a failure with this code of ours. `began` states that the tool had started.
+pub(crate) fn error(code: &ErrorCode, message: &str, began: bool) -> RpcError {
     let number = match code {
-        it if *it == ErrorCode::UNKNOWN_TOOL => code::UNSUPPORTED_METHOD,
+        // It says that nothing ran, and that the tool does not exist: callers do not ask for it again.
+        it if *it == ErrorCode::UNKNOWN_TOOL && !began => code::UNSUPPORTED_METHOD,
         // A call is cancelled because its caller has left, or by the assistant at a barge-in.
         it if [ErrorCode::TIMEOUT, ErrorCode::CANCELLED].contains(it) => code::RESPONSE_TIMEOUT,
         it if *it == ErrorCode::RESULT_TOO_LARGE => code::RESPONSE_TOO_LARGE,
@@ -404,14 +431,14 @@ mod tests {
             (json!({"level": 0.8, "charging": true}), r#"{"level":0.8,"charging":true}"#),
             (json!({}), "{}"),
         ] {
-            assert_eq!(answer(&success(Value::from(&value))), Ok(Bytes::from(text)), "{value}");
+            assert_eq!(answer(&success(Value::from(&value)), true), Ok(Bytes::from(text)), "{value}");
         }
         let result =
             ToolResult::text("It is on.").with_person_text("On.").with_structured(json!({"on": true}));
-        let payload = answer(&success(result.to_value())).unwrap();
+        let payload = answer(&success(result.to_value()), true).unwrap();
         let payload = std::str::from_utf8(&payload).unwrap();
         assert!(payload.contains("It is on.") && !payload.contains("On."), "{payload}");
-        assert_eq!(answer(&ToolUseResult::new(CallId::known("c"), true)), Ok(Bytes::from("{}")));
+        assert_eq!(answer(&ToolUseResult::new(CallId::known("c"), true), true), Ok(Bytes::from("{}")));
     }
 
     #[test]
@@ -427,14 +454,14 @@ mod tests {
             ("busy", 1500),
             ("own_code", 1500),
         ] {
-            let error = answer(&failure(ours, "why")).unwrap_err();
+            let error = answer(&failure(ours, "why"), false).unwrap_err();
             assert_eq!(
                 (error.code, &*error.data),
                 (theirs, &*json!({"code": ours, "message": "why"}).to_string())
             );
             assert_eq!(error.message.starts_with(ours), theirs == 1500, "{}", error.message);
         }
-        let error = answer(&failure(&"c".repeat(5_000), &"\u{1}ü".repeat(50_000))).unwrap_err();
+        let error = answer(&failure(&"c".repeat(5_000), &"\u{1}ü".repeat(50_000)), true).unwrap_err();
         assert!(
             error.message.len() <= MAX_MESSAGE && error.data.len() <= MAX_PAYLOAD,
             "{}",

@@ -631,7 +631,8 @@ impl Session {
         self.core.cx.log.records()
     }
 
-    /// Returns the record of this call, if it is open or was settled recently.
+    /// Returns the record of this call, if it is open or was settled recently. Callers choose the ids: of several with one
+    /// id, it is that of an open call, or else of the one that was settled last.
     pub fn record(&self, call: &CallId) -> Option<&CallRecord> {
         self.core.cx.log.record(call)
     }

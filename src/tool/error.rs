@@ -185,10 +185,7 @@ impl CallError {
             | Self::TooManyEqual { .. }
             | Self::NotInRoom(_)
             | Self::Arguments(_) => false,
-            Self::Tool(error) => {
-                error.had_begun()
-                    || !matches!(error.code().as_str(), "invalid_parameters" | "permission_denied" | "busy")
-            }
+            Self::Tool(error) => error.may_have_run(),
             _ => true,
         }
     }

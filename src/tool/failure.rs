@@ -50,8 +50,8 @@ struct Failure {
     code: ErrorCode,
     message: String,
     partial: Option<Value>,
-    /// Whether the tool had started, so that the code does not prove that nothing ran.
-    began: bool,
+    /// Whether the tool had started, if that is known: it outweighs what the code proves.
+    began: Option<bool>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -109,12 +109,26 @@ impl ToolError {
 
     /// Records whether the tool had started.
     pub(crate) fn of_begun(mut self, began: bool) -> Self {
-        self.0.began = began;
+        self.0.began = Some(true).filter(|_| began);
         self
     }
 
-    pub(crate) fn had_begun(&self) -> bool {
-        self.0.began
+    /// Records that the tool has not started, whatever the code says.
+    pub(crate) fn of_unbegun(mut self) -> Self {
+        self.0.began = Some(false);
+        self
+    }
+
+    /// Records of the start what the other failure records.
+    pub(crate) fn started_as(mut self, other: &Self) -> Self {
+        self.0.began = other.0.began;
+        self
+    }
+
+    /// Returns whether the tool may have run, wholly or in part.
+    pub(crate) fn may_have_run(&self) -> bool {
+        let proof = ["invalid_parameters", "permission_denied", "busy"];
+        self.0.began.unwrap_or_else(|| !proof.contains(&self.0.code.as_str()))
     }
 
     /// Returns the code.
@@ -138,7 +152,7 @@ impl ToolError {
     }
 
     fn build(code: ErrorCode, message: String, source: Option<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(Box::new(Failure { code, message, partial: None, began: false, source }))
+        Self(Box::new(Failure { code, message, partial: None, began: None, source }))
     }
 
     /// Returns the code of a call's failure when it is reported as a tool's failure.

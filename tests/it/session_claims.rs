@@ -1058,3 +1058,152 @@ fn ended_claim_leaves_the_retransmission_window() {
     assert!(world.settled("a", calls[0]).unwrap().is_err());
     assert_eq!(world.settled("a", calls[1]).unwrap().as_ref().unwrap(), &value(1));
 }
+
+/// A home whose phone offers `lookup` as idempotent, runs a call of it and is started again, while the assistant's function
+/// selects none of the other clients. Returns the call.
+fn restarted_home(choose: SelectionPolicy, turn: bool) -> (World, CallKey) {
+    let mut world = home_of(Config::default().choose(choose), &[]);
+    let options = ToolOptions::default().idempotent().barge_in(BargeIn::Finish);
+    let offer = |world: &mut World, name: &str| {
+        world.client(name, Config::default(), &[]);
+        let tools = vec![tool("lookup").options(options.clone())];
+        world.with(name, |session, now| session.offer(now, tools)).unwrap().unwrap();
+    };
+    offer(&mut world, "phone");
+    world.run(500 * MS);
+    let first = world.with("a", |session, _| session.turn()).unwrap();
+    let key = world.call("a", request("lookup").timeout(30 * SECOND).turn(first)).unwrap();
+    world.run(500 * MS);
+    assert_eq!(ran(&world), ["phone"]);
+    if turn {
+        world.with("a", |session, now| session.barge_in(now, first));
+    }
+    for other in ["tv", "desk"] {
+        offer(&mut world, other);
+    }
+    world.run(500 * MS);
+    world.leave("phone");
+    world.client("phone", Config::default(), &[]);
+    world.run(20 * SECOND);
+    (world, key)
+}
+
+/// After the claim the rules for `client` calls apply: the assistant runs the tool never, whatever its function selects.
+#[test]
+fn claimed_call_of_a_replaced_instance_is_not_run_by_the_assistant() {
+    let (world, key) = restarted_home(SelectionPolicy::by(|_, _| None), false);
+    assert_eq!(ran(&world), ["phone"]);
+    assert!(world.settled("a", key).unwrap().as_ref().unwrap_err().may_have_run());
+}
+
+/// A call that a barge-in has settled is not sent to another client when its owner is started again.
+#[test]
+fn interrupted_call_of_a_replaced_instance_does_not_start_again() {
+    let (world, _) = restarted_home(SelectionPolicy::First, true);
+    assert_eq!(ran(&world), ["phone"]);
+}
+
+/// A call that a barge-in has settled is not run by the assistant when its owner answers that it has no such tool.
+#[test]
+fn interrupted_call_that_its_owner_declines_does_not_start() {
+    let mut world = played_home(&["tool_use", "tool_register", "tool_ack"], Some("i1"));
+    let finish = Value::encode(&BTreeMap::from([("onBargeIn", "finish")])).unwrap();
+    let lookup = with!(RegisteredTool::default(), name = "lookup".to_owned(), annotations = Some(finish));
+    let offer = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![lookup]));
+    world.send("phone", &["a"], &Meta::new(), &offer);
+    world.run(200 * MS);
+    let turn = world.with("a", |session, _| session.turn()).unwrap();
+    world.call("a", request("lookup").turn(turn)).unwrap();
+    world.run(100 * MS);
+    let call = asked(&world);
+    world.with("a", |session, now| session.barge_in(now, turn));
+    world.send("phone", &["a"], &Meta::new(), &result(&call.id, Some("unknown_tool")));
+    world.run(SECOND);
+    assert!(ran(&world).is_empty(), "{:?}", ran(&world));
+    assert_eq!(world.session("a").open_calls(), 0);
+}
+
+/// The assistant's tool does not start once its own limit has passed at a client, and its caller learns that nothing ran.
+#[test]
+fn local_tool_whose_limit_passed_at_a_client_does_not_start() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let short = ToolOptions::default().prefer_client().patience(SECOND);
+    world.with("a", |session, now| session.offer(now, vec![tool("lookup").options(short)])).unwrap().unwrap();
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let features = FEATURES.iter().filter(|it| **it != "tool_claim").map(ToString::to_string).collect();
+    let configuration = with!(Configuration::default(), features = Some(features));
+    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "i1");
+    world.send("phone", &["a"], &meta, &Message::Configuration(configuration));
+    let patient = Value::encode(&BTreeMap::from([("timeoutMs", 30_000)])).unwrap();
+    let lookup = with!(RegisteredTool::default(), name = "lookup".to_owned(), annotations = Some(patient));
+    let offer = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![lookup]));
+    world.send("phone", &["a"], &Meta::new(), &offer);
+    world.run(200 * MS);
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(2 * SECOND);
+    let call = asked(&world);
+    world.send("phone", &["a"], &Meta::new(), &result(&call.id, Some("unknown_tool")));
+    world.run(SECOND);
+    let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
+    assert!(error.code().as_str() == "timeout" && !error.may_have_run(), "{error:?}");
+    assert!(ran(&world).is_empty());
+}
+
+/// An id of more than 128 B is malformed in every frame, and no answer repeats it.
+#[test]
+fn id_of_a_peer_beyond_the_limit_is_not_echoed() {
+    for length in [128, 129, 10_000] {
+        let mut world = played_home(FEATURES, Some("i1"));
+        let id: CallId = "x".repeat(length).parse().unwrap();
+        let before = world.count("a", "malformed");
+        world.send("phone", &["a"], &Meta::new(), &result(&id, None));
+        world.send("phone", &["a"], &Meta::new(), &claim_of(&id));
+        let progress = ToolProgress::new(id.clone(), toolbridge::Progress::started().status);
+        world.send("phone", &["a"], &Meta::new(), &Message::ToolProgress(progress));
+        world.run(SECOND);
+        let sizes = world.sent("a", Kind::ACKNOWLEDGEMENT);
+        let longest = sizes.iter().map(|(_, frame)| frame.body().as_bytes().len()).max();
+        assert!(longest.unwrap_or(0) < 400, "{length}: {longest:?}");
+        let expected = if length == 128 { 0 } else { 3 };
+        assert_eq!(world.count("a", "malformed") - before, expected, "{length}");
+    }
+}
+
+/// The client has not bound the assistant any more, and says so of a call that has started there: that proves nothing.
+#[test]
+fn call_that_started_may_have_run_whatever_its_owner_says_of_the_binding() {
+    for has_started in [true, false] {
+        let mut world = played_home(&["tool_use", "tool_register", "tool_progress"], Some("i1"));
+        let key = world.call("a", request("lookup").to("phone")).unwrap();
+        world.run(100 * MS);
+        let call = asked(&world);
+        if has_started {
+            let progress = ToolProgress::new(call.id.clone(), toolbridge::Progress::started().status);
+            world.send("phone", &["a"], &Meta::new(), &Message::ToolProgress(progress));
+        }
+        let unbound = Meta::new().with_bool("bridge.unbound", true);
+        world.send("phone", &["a"], &unbound, &result(&call.id, Some("permission_denied")));
+        world.run(100 * MS);
+        let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
+        assert_eq!(error.may_have_run(), has_started, "{error:?}");
+        assert_eq!(matches!(error, CallError::NotBound { .. }), !has_started, "{error:?}");
+    }
+}
+
+/// An owner that declined a call may repeat its answer while the assistant runs the call.
+#[test]
+fn repeated_answer_of_an_owner_that_declined_is_a_duplicate() {
+    let mut world = played_home(FEATURES, Some("i1"));
+    world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    let call = asked(&world);
+    for _ in 0..2 {
+        world.send("phone", &["a"], &Meta::new(), &result(&call.id, Some("unknown_tool")));
+        world.run(100 * MS);
+    }
+    assert_eq!((ran(&world), world.count("a", "duplicate")), (vec!["a"], 1));
+    assert_eq!(world.count("a", "not_permitted"), 0);
+}

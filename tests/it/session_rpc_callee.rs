@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use toolbridge::{
-    Config, ConnectionState, Consent, Event, Tool, ToolError, ToolOptions, Value,
+    Config, ConnectionState, Consent, ErrorCode, Event, Progress, Tool, ToolError, ToolOptions, Value,
+    frame::{Configuration, Frame, Kind, Message, Meta, ToolUseRequest},
     session::{Counter, Job, Output, Question, SendFailure, Session},
+    tools::Execution,
     transport::{
         Compression, Form, Lane, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC,
         RpcMessage, RpcRequest, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
@@ -21,6 +23,7 @@ struct Callee {
     session: Session,
     now: Instant,
     sent: Vec<Packet>,
+    frames: Vec<Frame>,
     jobs: Vec<Job>,
     questions: Vec<Question>,
     aborted: usize,
@@ -56,7 +59,7 @@ impl Callee {
         let tool = |name: &str| Tool::new(name.parse().unwrap(), "");
         session.offer(now, vec![tool("get_battery"), tool("set_lamp")]).unwrap();
         let (sent, jobs, questions, events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { session, now, sent, jobs, questions, aborted: 0, events }
+        Self { session, now, sent, frames: Vec::new(), jobs, questions, aborted: 0, events }
     }
 
     /// A client and the agent `agent` in its first join.
@@ -75,7 +78,7 @@ impl Callee {
         while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Transmit(packet) if packet.form != Form::Data => self.sent.push(packet),
-                Output::Transmit(_) => {}
+                Output::Transmit(packet) => self.frames.extend(Frame::decode(packet.payload).ok()),
                 Output::Execute(job) => self.jobs.push(job),
                 Output::Ask(question) => self.questions.push(question),
                 Output::Abort { .. } => self.aborted += 1,
@@ -305,7 +308,7 @@ fn sec_i11_stranger_is_refused_at_most_50_times_a_second() {
         let (v1, v2) = (format!("v1-{n}"), format!("v2-{n}"));
         callee.call(&stranger, &v1, "get_battery", "{}");
         callee.parts(&stranger, chunked(&v2, "get_battery", &" ".repeat(40_000)));
-        answers.extend([ack(&v1), error(&v1, 1400), ack(&v2), error(&v2, 1400)]);
+        answers.extend([ack(&v1), error(&v1, 1500), ack(&v2), error(&v2, 1500)]);
     }
     answers.truncate(2 * 50);
     assert_eq!(callee.got("stranger"), answers);
@@ -314,7 +317,8 @@ fn sec_i11_stranger_is_refused_at_most_50_times_a_second() {
     callee.pass(SECOND);
     for id in ["later", "at once"] {
         callee.call(&stranger, id, "get_battery", "{}");
-        assert_eq!(callee.got("stranger"), [ack(id), error(id, 1400)]);
+        assert_eq!(callee.refusal().2, "permission_denied");
+        assert_eq!(callee.got("stranger"), [ack(id), error(id, 1500)]);
     }
     // The agent is not affected.
     callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
@@ -327,7 +331,10 @@ fn sec_i11_agent_that_is_not_bound_is_refused() {
     callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
     callee.join(Participant::new("other", "PA_2").agent(true));
     callee.call(&peer("other", "PA_2"), "r2", "get_battery", "{}");
-    assert_eq!((callee.got("other"), callee.jobs.len()), (vec![ack("r2"), error("r2", 1400)], 1));
+    let (code, _, ours, text) = callee.refusal();
+    assert_eq!((code, &*ours), (1500, "not_bound"), "1400 would say that there is no such tool");
+    assert!(text.starts_with("this client is bound to another assistant, agent"), "{text}");
+    assert_eq!((callee.got("other"), callee.jobs.len()), (vec![ack("r2"), error("r2", 1500)], 1));
 }
 
 #[test]
@@ -348,7 +355,7 @@ fn calls_of_the_server_are_refused_at_most_50_times_a_second() {
         let id = format!("RPC_{n}");
         callee.call(&peer(&id, ""), &id, "get_battery", "{}");
         let answer = callee.got(&id);
-        assert!(answer.is_empty() || answer == [error(&id, 1400)]);
+        assert!(answer.is_empty() || answer == [error(&id, 1500)]);
         answer.len()
     };
     assert_eq!((0..100).map(|n| call(&mut callee, n)).sum::<usize>(), 50);
@@ -477,7 +484,7 @@ fn repeated_request_runs_once_and_has_the_same_answer() {
     assert_eq!(callee.got("agent"), [result("r1", "1")]);
     callee.call(&agent, "r1", "get_battery", "{}");
     assert_eq!(callee.got("agent"), [ack("r1"), result("r1", "1")]);
-    for (method, payload) in [("set_lamp", "{}"), ("get_battery", "{ }")] {
+    for (method, payload) in [("set_lamp", "{}"), ("get_battery", r#"{"a": 1}"#)] {
         callee.call(&agent, "r1", method, payload);
         assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1500)]);
     }
@@ -489,12 +496,12 @@ fn repeated_request_runs_once_and_has_the_same_answer() {
     callee.settle(Err("broken".into()));
     callee.call(&agent, "r2", "get_battery", "{}");
     assert_eq!(callee.got("agent"), [ack("r2"), error("r2", 1500), ack("r2"), error("r2", 1500)]);
-    assert_eq!((callee.jobs.len(), callee.count(Counter::Duplicate)), (0, 6));
-    // It is remembered for a minute after its answer.
+    assert_eq!((callee.jobs.len(), callee.count(Counter::Duplicate)), (0, 4));
+    // It is remembered for a minute after its answer was sent last.
     callee.pass(59 * SECOND);
     callee.call(&agent, "r1", "get_battery", "{}");
     assert_eq!(callee.got("agent"), [ack("r1"), result("r1", "1")]);
-    callee.pass(2 * SECOND);
+    callee.pass(61 * SECOND);
     callee.call(&agent, "r1", "get_battery", "{}");
     assert_eq!(callee.jobs.len(), 1);
 }
@@ -640,6 +647,7 @@ fn sec_r5_compressed_request_is_expanded_and_a_bomb_is_not() {
     for (n, (header, bytes)) in [
         (head("r3", 1_000), bomb.clone()),
         (head("r3", 16 << 20), bomb),
+        (head("r3", 300_000), deflated(&vec![b' '; 300_000])),
         (head("r3", payload.len() - 1), compressed.clone()),
         (head("r3", payload.len() + 1), compressed.clone()),
         (head("r3", payload.len()), cut),
@@ -756,8 +764,10 @@ fn caller_that_rejoins_gets_its_answer_and_may_call_again() {
     callee.pass(SECOND);
     callee.join(agent("PA_2"));
     assert_eq!(callee.got("agent"), [result("r1", "1")]);
-    // The same id in another join is another request.
+    // One id is one run, also in another join.
     callee.call(&peer("agent", "PA_2"), "r1", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1"), error("r1", 1500)], 0));
+    callee.call(&peer("agent", "PA_2"), "r2", "get_battery", "{}");
     callee.pass(10 * SECOND);
     assert_eq!(
         (callee.jobs.len(), callee.aborted),
@@ -880,7 +890,7 @@ fn answers_beyond_the_limit_are_dropped_and_their_requests_do_not_run_again() {
 }
 
 #[test]
-fn answer_beyond_the_limit_that_was_never_sent_becomes_an_error() {
+fn answer_beyond_those_that_were_never_sent_is_too_large() {
     let mut config = Config::default().answer_rpc();
     config.caps.requests.table_bytes = 50_000;
     let mut callee = Callee::new(config);
@@ -899,7 +909,7 @@ fn answer_beyond_the_limit_that_was_never_sent_becomes_an_error() {
     assert_eq!(callee.got("agent"), []);
     callee.join(agent("PA_2").inflates(false));
     let got = callee.got("agent");
-    assert_eq!(got.iter().filter(|it| **it == error("r0", 1500)).count(), 1, "{got:?}");
+    assert_eq!(got.iter().filter(|it| matches!(it, Got::Error(_, 1504))).count(), 1, "{got:?}");
     assert_eq!(got.iter().filter(|it| matches!(it, Got::Result(..))).count(), 2);
 }
 
@@ -956,6 +966,316 @@ fn acknowledgements_and_responses_to_a_client_are_ignored() {
     assert_eq!((callee.sent.len(), callee.count(Counter::NotPermitted)), (0, 2));
     let codes = callee.events.iter().filter(|it| matches!(it, Event::Violation { .. })).count();
     assert_eq!(codes, 1);
+}
+
+/// The agent shows an instance, as toolbridge's own assistant does.
+fn shake_hands(callee: &mut Callee) {
+    let meta = Meta::new().with_text("bridge.instance", "i1").with_bool("bridge.heard", true);
+    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let it = with!(Configuration::default(), features = Some(features));
+    send(callee, -1, &meta, &Message::Configuration(it));
+}
+
+fn send(callee: &mut Callee, stanza: i32, meta: &Meta, message: &Message) {
+    let bytes = Frame::write(stanza, "room", meta, message).unwrap();
+    callee.handle(TransportEvent::packet(peer("agent", "PA_1"), Lane::Reliable, bytes));
+}
+
+fn request_frame(id: &str, tool: &str) -> Message {
+    let request = ToolUseRequest::new(id.parse().unwrap(), tool, Value::empty(), Ok(Execution::Client));
+    Message::ToolUseRequest(request)
+}
+
+/// One id is one run, whichever form the second request has.
+#[test]
+fn request_by_rpc_and_one_in_a_frame_with_one_id_are_one_run() {
+    for is_frame_first in [true, false] {
+        let mut callee = Callee::new(Config::default().answer_rpc().room("room"));
+        callee.join(agent("PA_1"));
+        shake_hands(&mut callee);
+        let in_frame =
+            |callee: &mut Callee| send(callee, -2, &Meta::new(), &request_frame("x", "get_battery"));
+        let by_rpc = |callee: &mut Callee| callee.call(&peer("agent", "PA_1"), "x", "get_battery", "{}");
+        match is_frame_first {
+            true => (in_frame(&mut callee), by_rpc(&mut callee)),
+            false => (by_rpc(&mut callee), in_frame(&mut callee)),
+        };
+        assert_eq!((callee.jobs.len(), callee.count(Counter::Refused)), (1, 1), "{is_frame_first}");
+        let refused = if is_frame_first { vec![ack("x"), error("x", 1500)] } else { vec![ack("x")] };
+        assert_eq!(callee.got("agent"), refused);
+        // The answer has the form of the request that runs.
+        callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+        assert_eq!(callee.got("agent"), if is_frame_first { vec![] } else { vec![result("x", "1")] });
+    }
+}
+
+/// 1400 says that there is no such tool and that nothing ran.
+#[test]
+fn tool_that_started_is_not_answered_as_an_unknown_method() {
+    for has_started in [true, false] {
+        let mut callee = Callee::with_agent();
+        callee.call(&peer("agent", "PA_1"), "r1", "set_lamp", "{}");
+        if has_started {
+            callee.session.progress(callee.now, callee.jobs[0].key, Progress::started());
+        }
+        callee.settle(Err(ToolError::new(ErrorCode::UNKNOWN_TOOL, "the lamp has no such tool")));
+        let code = if has_started { 1500 } else { 1400 };
+        assert_eq!(callee.got("agent"), [ack("r1"), error("r1", code)]);
+    }
+}
+
+/// Callers choose the ids of their calls, so two may use one, and each call has a record of its own.
+#[test]
+fn calls_of_two_callers_with_one_id_have_their_own_records() {
+    let mut callee = Callee::new(Config::default().rpc_caller("panel"));
+    callee.join(agent("PA_1"));
+    callee.join(Participant::new("panel", "PA_2"));
+    callee.call(&peer("agent", "PA_1"), "1", "get_battery", "{}");
+    callee.call(&peer("panel", "PA_2"), "1", "set_lamp", "{}");
+    let second = callee.jobs.pop().unwrap();
+    callee.session.settle(callee.now, second.key, Err("broken".into()));
+    callee.drain();
+    let outcomes = |callee: &Callee| {
+        let mut records = callee.session.records();
+        records.sort_by(|a, b| a.caller.cmp(&b.caller));
+        records.into_iter().map(|it| (it.caller.to_string(), it.tool, it.outcome)).collect::<Vec<_>>()
+    };
+    let broken = ("panel".to_owned(), "set_lamp".to_owned(), Some(Err(ErrorCode::EXECUTION_ERROR)));
+    let agents = |outcome| ("agent".to_owned(), "get_battery".to_owned(), outcome);
+    assert_eq!(outcomes(&callee), [agents(None), broken.clone()]);
+    callee.settle(Ok(Value::empty()));
+    assert_eq!(outcomes(&callee), [agents(Some(Ok(()))), broken]);
+    let by = |it: &Event| match it {
+        Event::Settled { by, .. } => Some(by.to_string()),
+        _ => None,
+    };
+    assert_eq!(callee.events.iter().filter_map(by).collect::<Vec<_>>(), ["panel", "agent"]);
+}
+
+/// Only the bound assistant may ask the person, whatever the form of its call.
+#[test]
+fn named_caller_that_is_not_the_assistant_asks_the_person_nothing() {
+    let mut callee = Callee::new(Config::default().rpc_caller("panel").prompts(true));
+    callee.join(agent("PA_1"));
+    callee.join(Participant::new("panel", "PA_2"));
+    let form = r#"{"text": "Card?", "schema": {}}"#;
+    for prompt in ["bridge.permission", "bridge.choose", "bridge.authorize", "bridge.form"] {
+        callee.call(&peer("panel", "PA_2"), prompt, prompt, form);
+        assert_eq!(callee.refusal().2, "permission_denied", "{prompt}");
+    }
+    assert!(callee.jobs.is_empty());
+    callee.call(&peer("agent", "PA_1"), "p", "bridge.form", form);
+    assert_eq!(callee.jobs.len(), 1);
+    // The echo reaches nobody.
+    callee.call(&peer("panel", "PA_2"), "e", "bridge.echo", r#"{"a": 1}"#);
+    assert_eq!(callee.got("panel").last(), Some(&result("e", r#"{"a":1}"#)));
+}
+
+/// An answer is for the join that asked, or for one of its identity that may call.
+#[test]
+fn answer_does_not_go_to_a_later_join_without_rights() {
+    for may_call in [true, false] {
+        let mut callee = Callee::with_agent();
+        callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+        callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+        callee.pass(SECOND);
+        callee.join(if may_call { agent("PA_2") } else { Participant::new("agent", "PA_2") });
+        callee.got("agent");
+        callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+        callee.pass(SECOND);
+        assert_eq!(callee.got("agent").contains(&result("r1", "1")), may_call);
+    }
+}
+
+/// An SDK keeps its requests when it joins again, so one that calls again keeps its running calls.
+#[test]
+fn running_call_goes_on_when_its_caller_rejoins_and_calls_again() {
+    for calls_again in [true, false] {
+        let mut callee = Callee::with_agent();
+        callee.call(&peer("agent", "PA_1"), "slow", "get_battery", "{}");
+        let slow = callee.jobs.pop().unwrap();
+        callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+        callee.pass(SECOND);
+        callee.join(agent("PA_2"));
+        if calls_again {
+            callee.call(&peer("agent", "PA_2"), "r2", "set_lamp", "{}");
+            callee.settle(Ok(Value::empty()));
+        }
+        callee.pass(5 * SECOND);
+        callee.session.settle(callee.now, slow.key, Ok(value(serde_json::json!({"value": 1}))));
+        callee.drain();
+        assert_eq!(callee.got("agent").contains(&result("slow", "1")), calls_again);
+    }
+}
+
+/// A call that is refused does not bind its caller, in either form. The echo is accepted, and binds.
+#[test]
+fn refused_request_binds_nobody() {
+    let bound = |callee: &Callee| callee.session.bound().is_some();
+    let agent_peer = peer("agent", "PA_1");
+    let mut callee = Callee::with_agent();
+    callee.call(&agent_peer, "r1", "fly", "{}");
+    callee.call(&agent_peer, "r2", "get_battery", "[]");
+    assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1400), ack("r2"), error("r2", 1500)]);
+    assert!(!bound(&callee));
+    callee.call(&agent_peer, "r3", "bridge.echo", "{}");
+    assert!(bound(&callee));
+
+    let mut callee = Callee::new(Config::default().room("room"));
+    callee.join(agent("PA_1"));
+    send(&mut callee, -1, &Meta::new(), &request_frame("c1", "fly"));
+    assert!(!bound(&callee));
+    let code =
+        callee.frames.iter().find(|it| it.kind() == Kind::TOOL_USE_RESULT).unwrap().body().get("errorCode");
+    assert_eq!(code.unwrap().as_str(), Some("unknown_tool"));
+    send(&mut callee, -2, &Meta::new(), &request_frame("c2", "get_battery"));
+    assert!(bound(&callee) && callee.jobs.len() == 1);
+}
+
+/// What the header says is checked before the payload is read: the rights, the rate, the tool and the room.
+#[test]
+fn payload_of_a_request_that_is_refused_is_not_read() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.calls_per_second = 3;
+    config.caps.calls.open_bytes = 60_000;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    let agent = peer("agent", "PA_1");
+    let begin = |callee: &mut Callee, id: &str, method: &str| {
+        callee.parts(&agent, chunked(id, method, &" ".repeat(40_000)).into_iter().take(1));
+    };
+    begin(&mut callee, "r1", "fly");
+    assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1400)]);
+    callee.call(&agent, "r2", "get_battery", &format!(r#"{{"a": "{}"}}"#, "x".repeat(30_000)));
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r2")], 1));
+    begin(&mut callee, "r3", "get_battery");
+    assert_eq!(callee.refusal().3, "the limit is 60000 bytes of arguments in open calls; nothing ran");
+    begin(&mut callee, "r4", "get_battery");
+    assert_eq!(callee.refusal().3, "the limit is 3 calls a second; nothing ran");
+    // None of the streams is open, so its parts are unknown.
+    for id in ["r1", "r3", "r4"] {
+        callee.parts(&agent, chunked(id, "get_battery", &" ".repeat(40_000)).into_iter().skip(1).take(1));
+    }
+    assert_eq!(callee.count(Counter::StreamUnknown), 3);
+}
+
+/// A client that may not send data runs nothing: no answer would arrive.
+#[test]
+fn request_to_a_client_that_may_not_send_data_does_not_run() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.settle(Ok(Value::empty()));
+    let packet = callee.sent.last().unwrap().id;
+    callee.session.handle_send_failed(callee.now, packet, SendFailure::NotAllowed);
+    callee.call(&peer("agent", "PA_1"), "r2", "get_battery", "{}");
+    assert_eq!((callee.jobs.len(), callee.refusal().2), (0, "permission_denied".to_owned()));
+}
+
+/// An error that is too large for the transport itself is not sent again at once.
+#[test]
+fn error_that_does_not_fit_is_not_sent_again_at_once() {
+    let mut callee = Callee::with_agent();
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+    for left in [1, 0] {
+        let packet = callee.sent.last().unwrap().id;
+        callee.sent.clear();
+        callee.session.handle_send_failed(callee.now, packet, SendFailure::TooLarge { size: 7, limit: 3 });
+        callee.drain();
+        assert_eq!(callee.sent.len(), left);
+    }
+}
+
+/// An answer that was given to the transport again is not sent once more if its first packet is reported as unsent, and
+/// a request that is forgotten waits for nothing.
+#[test]
+fn answer_that_was_sent_again_or_forgotten_is_not_sent_once_more() {
+    let mut callee = Callee::with_agent();
+    let agent = peer("agent", "PA_1");
+    callee.call(&agent, "r1", "get_battery", "{}");
+    callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+    let first = callee.sent.last().unwrap().id;
+    callee.call(&agent, "r1", "get_battery", "{}");
+    let second = callee.sent.last().unwrap().id;
+    callee.got("agent");
+    callee.session.handle_send_failed(callee.now, first, SendFailure::QueueFull);
+    callee.pass(2 * SECOND);
+    assert_eq!(callee.got("agent"), []);
+    callee.pass(62 * SECOND);
+    callee.session.handle_send_failed(callee.now, second, SendFailure::QueueFull);
+    callee.pass(2 * SECOND);
+    assert_eq!(callee.got("agent"), []);
+}
+
+/// A question is withdrawn when the grace period of its caller is over, and the answer says that nothing ran.
+#[test]
+fn question_of_a_caller_that_is_away_ends_with_proof_that_nothing_ran() {
+    let mut callee = Callee::new(Config::default().answer_rpc().consent_available(true));
+    let careful = Tool::new("erase".parse().unwrap(), "");
+    let careful = careful.options(ToolOptions::default().consent(Consent::Always));
+    callee.session.offer(callee.now, vec![careful]).unwrap();
+    callee.join(agent("PA_1"));
+    callee.call(&peer("agent", "PA_1"), "r1", "erase", "{}");
+    callee.got("agent");
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    callee.pass(6 * SECOND);
+    callee.join(agent("PA_2"));
+    assert_eq!(callee.refusal().2, "permission_denied");
+}
+
+/// A process that is killed stays in the room for 20 s. While another agent waits, an assistant that calls by RPC alone is
+/// pinged by RPC, and replaced after the grace period without a sign of life.
+#[test]
+fn agent_that_calls_by_rpc_and_is_gone_is_replaced_while_another_waits() {
+    for is_alive in [true, false] {
+        let mut callee = Callee::with_agent();
+        callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+        callee.settle(Ok(Value::empty()));
+        callee.got("agent");
+        callee.pass(60 * SECOND);
+        assert!(callee.sent.is_empty(), "nobody waits, so nobody is pinged");
+        callee.join(Participant::new("other", "PA_2").agent(true));
+        callee.call(&peer("other", "PA_2"), "r2", "get_battery", "{}");
+        assert_eq!(callee.refusal().2, "not_bound");
+        callee.got("other");
+        let mut pings = 0;
+        for _ in 0..80 {
+            callee.pass(100 * MS);
+            for packet in std::mem::take(&mut callee.sent) {
+                let Form::Rpc(RpcMessage::Request(ping)) = packet.form else { panic!("{packet:?}") };
+                assert_eq!((packet.to[0].as_str(), &*ping.method), ("agent", "toolbridge.ping"));
+                pings += 1;
+                if is_alive {
+                    let from = Some(peer("agent", "PA_1"));
+                    callee.handle(TransportEvent::Rpc { from, message: RpcMessage::Ack { id: ping.id } });
+                }
+            }
+        }
+        assert!((3..=8).contains(&pings), "{pings}");
+        callee.call(&peer("other", "PA_2"), "r3", "get_battery", "{}");
+        assert_eq!(callee.jobs.len(), usize::from(!is_alive), "{is_alive}");
+        let bound = if is_alive { "agent" } else { "other" };
+        assert_eq!(callee.session.bound().map(|it| it.as_str()), Some(bound));
+    }
+}
+
+/// A stream ends with the join of its sender, so a request whose caller has left or moved meanwhile does not run.
+#[test]
+fn request_whose_caller_leaves_or_moves_while_its_stream_arrives_does_not_run() {
+    for moves in [true, false] {
+        let mut callee = Callee::with_agent();
+        let mut parts = chunked("r1", "get_battery", &format!("{{}}{}", " ".repeat(40_000)));
+        let rest = parts.split_off(2);
+        callee.parts(&peer("agent", "PA_1"), parts);
+        match moves {
+            true => callee.join(agent("PA_2")),
+            false => callee.handle(TransportEvent::Left(peer("agent", "PA_1"))),
+        }
+        callee.parts(&peer("agent", "PA_1"), rest.clone());
+        callee.parts(&peer("agent", "PA_2"), rest);
+        callee.pass(SECOND);
+        assert!(callee.jobs.is_empty());
+    }
 }
 
 #[path = "session_rpc_rights.rs"]

@@ -342,7 +342,8 @@ fn each_code_has_its_outcome() {
         (7, "execution_error", true),
     ] {
         let mut caller = Caller::with(config(), 0);
-        let (key, id) = caller.sent_call();
+        let key = caller.ask(Request::new("locate", Value::empty()).owner_wait(Duration::ZERO)).unwrap();
+        let id = caller.requests().remove(0).id;
         caller.refuse(&web(), &id, code, "");
         assert_eq!(caller.outcome(key), failed(outcome, may_have_run), "{code}");
         let error = caller.settled[&key].as_ref().unwrap_err();
@@ -985,4 +986,96 @@ fn large_result_of_an_own_tool_is_not_shown_to_an_app_by_name() {
             }
         }
     }
+}
+
+/// An answer by RPC is sent once, so the limits for senders that try again do not apply to it.
+#[test]
+fn answers_that_arrive_at_the_same_time_have_their_own_limits() {
+    for (protocol, calls, size) in [(1, 8, 1), (2, 6, 20_000), (2, 2, 9 << 20)] {
+        let mut caller = Caller::with(config().rpc_probe(false), protocol);
+        let calls: Vec<_> = (0..calls).map(|_| caller.sent_call()).collect();
+        let payload = json!({"v": "z".repeat(size)}).to_string();
+        let mut streams: Vec<_> = calls.iter().map(|(_, id)| chunked(id, &payload).into_iter()).collect();
+        loop {
+            let parts: Vec<_> = streams.iter_mut().filter_map(Iterator::next).collect();
+            if parts.is_empty() {
+                break;
+            }
+            caller.parts(&web(), parts);
+        }
+        for (key, _) in &calls {
+            assert!(caller.settled[key].is_ok(), "{size} bytes");
+        }
+    }
+}
+
+/// An app registers its methods after it has joined. 1400 proves that nothing ran, so the call is made again, under another
+/// id, as long as a call waits for an owner.
+#[test]
+fn call_waits_for_a_method_that_the_app_has_not_registered_yet() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, first) = caller.sent_call();
+    caller.ack(&web(), &first);
+    caller.refuse(&web(), &first, 1400, "");
+    assert_eq!((caller.outcome(key), caller.requests().len()), (None, 0));
+    caller.refuse(&web(), &first, 1400, ""); // a repeated answer changes nothing
+    caller.pass(600 * MS);
+    let again = caller.requests().remove(0).id;
+    assert_eq!(again, format!("{first}.2"));
+    caller.answer(&web(), &first, "1");
+    assert_eq!(caller.outcome(key), None, "the first request was refused");
+    caller.answer(&web(), &again, "2");
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 2}))));
+    let requested = caller.events.iter().filter(|it| matches!(it, Event::Requested { .. })).count();
+    assert_eq!(requested, 1);
+}
+
+/// After the owner wait the call ends, and a call without one ends at once.
+#[test]
+fn call_of_a_method_that_the_app_never_registers_ends_with_the_owner_wait() {
+    for wait in [0, 3_u32] {
+        let mut caller = Caller::with(config(), 2);
+        let request = Request::new("locate", Value::empty()).owner_wait(wait * SECOND);
+        let key = caller.ask(request).unwrap();
+        let mut asked = 0;
+        for _ in 0..100 {
+            for request in caller.requests() {
+                asked += 1;
+                caller.refuse(&web(), &request.id, 1400, "");
+            }
+            if caller.outcome(key).is_some() {
+                break;
+            }
+            caller.pass(100 * MS);
+        }
+        assert_eq!(caller.outcome(key), failed("unknown_tool", false));
+        assert_eq!(asked, if wait == 0 { 1 } else { 6 });
+    }
+}
+
+/// A barge-in, a cancel and a lack of time end a call that waits for a method. Nothing has run.
+#[test]
+fn call_that_waits_for_a_method_can_be_cancelled() {
+    let mut caller = Caller::with(config(), 2);
+    let (key, id) = caller.sent_call();
+    caller.refuse(&web(), &id, 1400, "");
+    caller.session.cancel(caller.now, key);
+    caller.drain();
+    assert!(caller.outcome(key).is_some());
+    caller.pass(10 * SECOND);
+    assert!(caller.requests().is_empty());
+}
+
+/// A request that is sent again states the time that is left, not the whole limit.
+#[test]
+fn request_that_is_sent_again_has_the_time_that_is_left() {
+    let mut caller = Caller::with(config(), 2);
+    let key = caller.ask(Request::new("locate", Value::empty()).timeout(20 * SECOND)).unwrap();
+    let first = caller.requests().remove(0);
+    assert_eq!(first.timeout_ms, 20_000);
+    caller.pass(2 * SECOND);
+    caller.refuse(&web(), &first.id, 1400, "");
+    caller.pass(SECOND);
+    assert_eq!(caller.requests().remove(0).timeout_ms, 17_500);
+    assert_eq!(caller.outcome(key), None);
 }

@@ -3,7 +3,7 @@
 use toolbridge::{
     BargeIn, CallError, Config, ErrorCode, Event, Role, Tool, ToolOptions, Value,
     frame::{ControlStop, Kind, Message, Meta},
-    session::{CallKey, CallState, Request, TurnKey},
+    session::{CallKey, CallState, Request, SendFailure, TurnKey},
     tools::StopReason,
     transport::Participant,
 };
@@ -225,7 +225,8 @@ fn turns_and_late_results_are_bounded() {
     barge_in(&mut world, second);
     world.finish("a", Ok(Value::encode(&"x".repeat(101)).unwrap()));
     let late = world.with("a", |session, _| session.late_results()).unwrap();
-    assert!(matches!(&*late[0].result, Err(CallError::TooLarge { limit: 100, .. })), "{late:?}");
+    let Err(CallError::Tool(error)) = &*late[0].result else { panic!("{late:?}") };
+    assert_eq!(error.message(), "the late result has 103 bytes; the limit is 100");
 
     let oldest = turn(&mut world);
     for _ in 0..256 {
@@ -436,4 +437,83 @@ fn stop_without_a_known_reason_is_the_callers() {
         world.run(100 * MS);
         assert_eq!(world.ends["phone"].reasons, [reason], "{written:?}");
     }
+}
+
+/// A failure says that nothing ran only if that is so, also one that takes the place of a late result.
+#[test]
+fn late_result_that_is_too_large_may_have_run() {
+    for owner in ["a", "phone"] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().streams(true));
+        world.client("phone", Config::default().streams(true), &[]);
+        offer(&mut world, owner);
+        world.run(200 * MS);
+        let first = turn(&mut world);
+        call(&mut world, first, "report");
+        world.run(100 * MS);
+        barge_in(&mut world, first);
+        world.finish(owner, Ok(Value::encode(&"x".repeat(300_000)).unwrap()));
+        world.run(SECOND);
+        let late = world.with("a", |session, _| session.late_results()).unwrap();
+        let Err(error) = &*late[0].result else { panic!("{late:?}") };
+        assert!(error.code() == ErrorCode::RESULT_TOO_LARGE && error.may_have_run(), "{owner}: {error}");
+    }
+}
+
+/// After an interruption nothing starts: a question for the assistant's own tool is withdrawn, whatever its rule.
+#[test]
+fn barge_in_withdraws_the_question_for_a_tool_that_has_not_started() {
+    for rule in [BargeIn::Cancel, BargeIn::Finish, BargeIn::Report] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().consent_available(true));
+        let options = ToolOptions::default().barge_in(rule).consent(toolbridge::Consent::Always);
+        world
+            .with("a", |session, now| session.offer(now, vec![tool("erase").options(options)]))
+            .unwrap()
+            .unwrap();
+        world.run(200 * MS);
+        let first = turn(&mut world);
+        let key = call(&mut world, first, "erase");
+        let question = world.question("a").expect("a question");
+        barge_in(&mut world, first);
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))), "{rule:?}");
+        world.with("a", |session, now| session.consent(now, question.key, true));
+        assert!(world.executed.is_empty(), "{rule:?}");
+    }
+}
+
+/// The same for a request that has not left: it is not sent after the interruption.
+#[test]
+fn barge_in_cancels_a_call_whose_request_was_not_sent() {
+    let mut world = pair();
+    let first = turn(&mut world);
+    world.unsent = SendFailure::Interrupted;
+    world.ends.get_mut("a").unwrap().here = false; // its packets return as not sent
+    let key = call(&mut world, first, "finish");
+    barge_in(&mut world, first);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Cancelled))));
+    world.ends.get_mut("a").unwrap().here = true;
+    world.run(5 * SECOND);
+    assert!(world.executed.is_empty());
+}
+
+/// A stop of all calls ends those whose callers wait, and not one that a barge-in left running, even if its tool, which
+/// says so, was withdrawn since.
+#[test]
+fn stop_of_all_calls_leaves_what_a_barge_in_left_running() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    offer(&mut world, "a");
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let first = turn(&mut world);
+    call(&mut world, first, "finish");
+    barge_in(&mut world, first);
+    world.with("a", |session, now| session.offer(now, vec![])).unwrap().unwrap();
+    world.allow_stop("phone");
+    world.run(200 * MS);
+    world.send("phone", &["a"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
+    world.run(SECOND);
+    assert_eq!((world.ends["a"].aborted.len(), world.session("a").open_calls()), (0, 1));
 }

@@ -423,7 +423,7 @@ impl Event {
                 message: progress.message,
                 content: progress.content.as_ref().map(body),
             },
-            CoreEvent::Settled { call, tool, execution, owner, outcome: how, took } => Self::Settled {
+            CoreEvent::Settled { call, tool, execution, owner, outcome: how, took, .. } => Self::Settled {
                 call: owned(call.as_str()),
                 tool,
                 execution: owned(execution.as_str()),

@@ -106,14 +106,17 @@ impl CallRecord {
     }
 }
 
+/// A call and its caller. Callers choose the ids, so two may have used one.
+type Key = (CallId, Identity);
+
 /// All open calls and jobs, and the last settled ones.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
-    open: SortedMap<CallId, CallRecord>,
+    open: SortedMap<Key, CallRecord>,
     /// The settled records, in the order in which they ended.
     ended: SortedMap<u64, CallRecord>,
     /// The key in `ended` of the last record of each call.
-    ended_as: SortedMap<CallId, u64>,
+    ended_as: SortedMap<Key, u64>,
     /// The number of records that have ended so far.
     count: u64,
 }
@@ -121,16 +124,21 @@ pub(super) struct CallLog {
 impl CallLog {
     /// Returns the last settled calls, oldest first, then the open ones.
     pub(super) fn records(&self) -> Vec<CallRecord> {
-        let open = self.open.iter().map(|(call, record)| (record.requested, call));
+        let open = self.open.iter().map(|(key, record)| (record.requested, key));
         let open = open.collect::<BinaryHeap<_>>().into_sorted_vec();
-        let open = open.into_iter().filter_map(|(_, call)| self.open.get(call));
+        let open = open.into_iter().filter_map(|(_, key)| self.open.get(key));
         self.ended.values().chain(open).cloned().collect()
     }
 
-    /// Returns the record of this call.
+    /// Returns the record of this call; of several callers' with this id, the open one or else that which ended last.
     pub(super) fn record(&self, call: &CallId) -> Option<&CallRecord> {
-        let ended = || self.ended.get(self.ended_as.get(call)?);
-        self.open.get(call).or_else(ended)
+        let first = (call.clone(), Identity::from(""));
+        let mut open = self.open.range(first.clone()..).take_while(|((id, _), _)| id == call);
+        let ended = || {
+            let ended = self.ended_as.range(first..).take_while(|((id, _), _)| id == call);
+            self.ended.get(&ended.map(|(_, at)| *at).max()?)
+        };
+        open.next().map(|(_, record)| record).or_else(ended)
     }
 
     /// Updates the records from an event. At most `kept` records of settled calls are kept.
@@ -138,41 +146,42 @@ impl CallLog {
         match event {
             // A call of the local participant has a record, unless a barge-in has settled it.
             Event::Requested { call, execution, owner, by, .. } if by == local => {
-                self.owned(call, *execution, owner);
+                self.owned((call.clone(), by.clone()), *execution, owner);
             }
             Event::Requested { call, tool, execution, owner, by } if owner == local => {
                 self.received(now, call, tool, *execution, by);
-                self.owned(call, *execution, owner);
+                self.owned((call.clone(), by.clone()), *execution, owner);
             }
-            Event::Delivered { call, .. } => self.mark(now, call, |record| &mut record.delivered),
-            Event::Progress { key: Some(_), call, .. } => self.started(now, call),
-            Event::Settled { call, execution, owner, outcome, .. } => {
-                self.settled(now, call, *execution, owner.as_ref(), outcome, kept);
+            Event::Delivered { call, .. } => self.mark(now, local, call, |record| &mut record.delivered),
+            Event::Progress { key: Some(_), call, .. } => self.started(now, local, call),
+            Event::Settled { call, execution, owner, by, outcome, .. } => {
+                let key = (call.clone(), by.clone());
+                self.settled(now, &key, *execution, owner.as_ref(), outcome, kept);
             }
             Event::Closed(_) => self.close(now, kept),
             _ => {}
         }
     }
 
-    pub(super) fn request_size(&mut self, call: &CallId, arguments: &Value) {
-        if let Some(record) = self.open.get_mut(call) {
+    pub(super) fn request_size(&mut self, by: &Identity, call: &CallId, arguments: &Value) {
+        if let Some(record) = self.open.get_mut(&(call.clone(), by.clone())) {
             record.request_bytes = arguments.as_bytes().len();
         }
     }
 
-    pub(super) fn result_size<E>(&mut self, call: &CallId, result: &Result<Value, E>) {
-        if let (Some(record), Ok(body)) = (self.open.get_mut(call), result) {
+    pub(super) fn result_size<E>(&mut self, by: &Identity, call: &CallId, result: &Result<Value, E>) {
+        if let (Some(record), Ok(body)) = (self.open.get_mut(&(call.clone(), by.clone())), result) {
             record.result_bytes = Some(body.as_bytes().len());
         }
     }
 
-    pub(super) fn started(&mut self, now: Instant, call: &CallId) {
-        self.mark(now, call, |record| &mut record.started);
+    pub(super) fn started(&mut self, now: Instant, by: &Identity, call: &CallId) {
+        self.mark(now, by, call, |record| &mut record.started);
     }
 
-    /// Notes that a result arrived after the call was settled.
-    pub(super) fn late(&mut self, call: &CallId, now: Instant) {
-        let ended = self.ended_as.get(call).and_then(|at| self.ended.get_mut(at));
+    /// Notes that a result arrived after the call of this caller was settled.
+    pub(super) fn late(&mut self, by: &Identity, call: &CallId, now: Instant) {
+        let ended = self.ended_as.get(&(call.clone(), by.clone())).and_then(|at| self.ended.get_mut(at));
         if let Some(record) = ended {
             record.late.get_or_insert(now);
         }
@@ -180,7 +189,7 @@ impl CallLog {
 
     /// Notes the arrival of a request, which is also its delivery.
     fn received(&mut self, now: Instant, call: &CallId, tool: &str, execution: Execution, by: &Identity) {
-        if self.open.contains_key(call) {
+        if self.open.contains_key(&(call.clone(), by.clone())) {
             return;
         }
         self.insert(CallRecord {
@@ -190,8 +199,8 @@ impl CallLog {
     }
 
     /// Notes the participant that must answer.
-    fn owned(&mut self, call: &CallId, execution: Execution, owner: &Identity) {
-        if let Some(record) = self.open.get_mut(call) {
+    fn owned(&mut self, call: Key, execution: Execution, owner: &Identity) {
+        if let Some(record) = self.open.get_mut(&call) {
             record.owner = Some(owner.clone());
             record.execution = execution;
         }
@@ -200,7 +209,7 @@ impl CallLog {
     fn settled(
         &mut self,
         now: Instant,
-        call: &CallId,
+        call: &Key,
         execution: Execution,
         owner: Option<&Identity>,
         outcome: &Result<(), ErrorCode>,
@@ -212,39 +221,48 @@ impl CallLog {
         record.execution = execution;
         record.owner = owner.cloned().or(record.owner);
         self.count += 1;
-        self.ended_as.insert(record.id.clone(), self.count);
+        self.ended_as.insert(call.clone(), self.count);
         self.ended.insert(self.count, record);
         while self.ended.len() > kept
             && let Some((at, oldest)) = self.ended.pop_first()
         {
             // A peer may use an id again, and the newer record has it now.
-            if self.ended_as.get(&oldest.id) == Some(&at) {
-                self.ended_as.remove(&oldest.id);
+            let key = (oldest.id, oldest.caller);
+            if self.ended_as.get(&key) == Some(&at) {
+                self.ended_as.remove(&key);
             }
         }
     }
 
     /// Settles all open records when the local participant leaves.
     fn close(&mut self, now: Instant, kept: usize) {
-        let open: Vec<_> = self.open.values().map(|it| (it.id.clone(), it.execution)).collect();
+        let open: Vec<_> = self.open.iter().map(|(key, it)| (key.clone(), it.execution)).collect();
         for (call, execution) in open {
             self.settled(now, &call, execution, None, &Err(ErrorCode::from("closed")), kept);
         }
     }
 
-    fn mark(&mut self, now: Instant, call: &CallId, which: impl Fn(&mut CallRecord) -> &mut Option<Instant>) {
-        if let Some(record) = self.open.get_mut(call) {
+    fn mark(
+        &mut self,
+        now: Instant,
+        by: &Identity,
+        call: &CallId,
+        which: impl Fn(&mut CallRecord) -> &mut Option<Instant>,
+    ) {
+        if let Some(record) = self.open.get_mut(&(call.clone(), by.clone())) {
             let slot = which(record);
             *slot = slot.or(Some(now));
         }
     }
 
     pub(super) fn insert(&mut self, record: CallRecord) {
-        if self.open.len() >= MAX_OPEN {
-            let oldest = self.open.values().min_by_key(|it| it.requested).map(|it| it.id.clone());
-            self.open.remove(&oldest.unwrap_or_else(|| record.id.clone()));
+        if self.open.len() >= MAX_OPEN
+            && let Some(oldest) =
+                self.open.iter().min_by_key(|(_, it)| it.requested).map(|(key, _)| key.clone())
+        {
+            self.open.remove(&oldest);
         }
-        self.open.insert(record.id.clone(), record);
+        self.open.insert((record.id.clone(), record.caller.clone()), record);
     }
 }
 

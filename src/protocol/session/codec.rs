@@ -115,6 +115,18 @@ impl Received {
         self.frame.stanza_id()
     }
 
+    /// Returns the id of the call that the message is about. A peer chooses it, and the answers to the message repeat it.
+    pub(super) fn call_id(&self) -> Option<&str> {
+        match &self.message {
+            Message::ToolUseRequest(it) => Some(it.id.as_str()),
+            Message::ToolUseResult(it) => Some(it.id.as_str()),
+            Message::ToolProgress(it) => Some(it.id.as_str()),
+            Message::ControlStop(it) => it.target_id.as_deref(),
+            Message::Acknowledgement(it) => it.acknowledged_message_id.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Returns the room that the envelope names, if any.
     pub(super) fn conversation(&self) -> Option<&str> {
         self.frame.conversation_id().filter(|name| !name.is_empty())

@@ -12,7 +12,7 @@ use crate::{
     clock::{Instant, later},
     protocol::rpc,
     sorted::SortedMap,
-    tool::{Tool, ToolName},
+    tool::{CallId, Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
 };
 
@@ -183,6 +183,11 @@ impl Context {
     pub(super) fn event(&mut self, event: Event) {
         self.log.note(self.now, &event, self.local.participant.identity(), self.config.caps.calls.call_log);
         self.outputs.push_back(Output::Event(event));
+    }
+
+    /// Notes that a result arrived after a call of the local participant was settled.
+    pub(super) fn note_late(&mut self, call: &CallId) {
+        self.log.late(self.local.participant.identity(), call, self.now);
     }
 
     pub(super) fn next_call_key(&mut self) -> CallKey {

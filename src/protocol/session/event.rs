@@ -349,6 +349,8 @@ pub enum Event {
         execution: Execution,
         /// The participant that had to answer; `None` if none was found.
         owner: Option<Identity>,
+        /// The caller. Callers choose the ids, so calls of two may have one id.
+        by: Identity,
         /// Whether it succeeded.
         outcome: Result<(), ErrorCode>,
         /// The time between the request, as seen by the local participant, and the outcome.

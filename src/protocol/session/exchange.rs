@@ -5,8 +5,6 @@ mod lifecycle;
 mod receive;
 mod rpc;
 
-pub(super) use self::rpc::respond;
-
 use super::{
     core::Core,
     incoming::Incoming,
@@ -93,7 +91,6 @@ impl Exchange {
                 self.apply_verdict(core, verdict);
             }
             Timer::Unbound => peers.report_unbound(cx),
-            Timer::RpcTable => incoming.expire_rpc(core),
             Timer::Announced => self.announced(core),
             Timer::Observed => incoming.expire_observed(core),
         }

@@ -1,32 +1,34 @@
 //! Handles requests from peers: checks, remembers, runs and answers them. Only a client receives any.
 
 mod claims;
+mod form;
 mod observed;
 mod request_cache;
 mod results;
-mod rpc;
-mod rpc_requests;
 
 use std::time::Duration;
 
+pub(super) use self::form::respond;
+pub(super) use self::request_cache::Refusal;
 use self::{
+    form::{Form, refuse_repeated, send_refusal},
     observed::Observed,
-    request_cache::{Refusal, RequestCache, RequestState, fingerprint},
-    rpc_requests::RpcRequests,
+    request_cache::{RequestCache, RequestState, fingerprint},
 };
 use super::{
     Counter, Event,
-    codec::{self, Malformed, NOTHING_RAN, Received, result_message},
+    codec::{self, NOTHING_RAN, Received, result_message},
     core::Core,
     delivery::Purpose,
     ids,
-    jobs::{Ended, Held, Reported, Running, Via, limit_of},
+    jobs::{Ended, Held, Reported, Running, limit_of},
     peers::Remote,
     timers::Timer,
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{ControlStop, Message, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    protocol::rpc::RpcCall,
     sorted::SortedMap,
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
@@ -43,8 +45,6 @@ pub(super) const LEAVING: &str = "the client is leaving";
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     caches: SortedMap<Identity, RequestCache>,
-    /// The requests by RPC.
-    rpc: RpcRequests,
     observed: Observed,
     /// Whether the client is about to leave. It then refuses each request.
     is_draining: bool,
@@ -63,33 +63,29 @@ pub(super) struct InboundRequest {
     /// The room that the envelope names.
     pub(super) conversation: Option<String>,
     /// How it was sent.
-    via: Via,
+    form: Form,
 }
 
 impl InboundRequest {
-    pub(super) fn new(caller: &Identity, received: &Received, request: ToolUseRequest) -> Self {
+    fn new(caller: &Identity, request: ToolUseRequest, form: Form) -> Self {
+        let (meta, caller) = (Value::empty(), caller.clone());
+        Self { caller, stanza: None, request, meta, address: None, conversation: None, form }
+    }
+
+    /// Creates the request in a frame.
+    pub(super) fn in_frame(caller: &Identity, received: &Received, request: ToolUseRequest) -> Self {
         Self {
-            caller: caller.clone(),
             stanza: received.stanza(),
-            request,
             meta: received.frame.meta_body(),
             address: received.addressed_to().map(str::to_owned),
             conversation: received.conversation().map(str::to_owned),
-            via: Via::Frame,
+            ..Self::new(caller, request, Form::Frame)
         }
     }
 
-    /// Creates a request that arrived by RPC.
-    fn by_rpc(caller: &Identity, request: ToolUseRequest) -> Self {
-        Self {
-            caller: caller.clone(),
-            stanza: None,
-            request,
-            meta: Value::empty(),
-            address: None,
-            conversation: None,
-            via: Via::Rpc,
-        }
+    /// Returns whether the client would run it for its assistant. Only such a request can bind its sender.
+    pub(super) fn is_acceptable(&self, core: &Core) -> bool {
+        self.is_broadcast() || !matches!(check_request(core, &self.request), Err(Err(_)))
     }
 
     /// Returns whether the assistant runs the call itself and only shows it.
@@ -99,7 +95,7 @@ impl InboundRequest {
 
     /// Returns whether the sender uses the plain form, if none of its Configurations has arrived.
     pub(super) fn is_plain(&self) -> bool {
-        !self.is_broadcast() && self.address.is_none()
+        !self.form.is_rpc() && !self.is_broadcast() && self.address.is_none()
     }
 
     fn id(&self) -> &CallId {
@@ -111,13 +107,16 @@ impl Incoming {
     /// Handles a request. `may_be_bound` states whether its sender may become the client's assistant.
     pub(super) fn handle_request(&mut self, core: &mut Core, inbound: InboundRequest, may_be_bound: bool) {
         let InboundRequest { caller, request, .. } = &inbound;
-        if !core.peers.is_bound(&core.cx, caller) {
+        let is_named = inbound.form.is_rpc() && core.cx.config.rpc_callers.contains(caller);
+        if !is_named && !core.peers.is_bound(&core.cx, caller) {
             if self.knows(caller, &request.id) && !inbound.is_broadcast() {
                 // The request arrived before, while its sender was bound. The answer from then remains valid.
                 return self.take(core, inbound);
             }
             core.cx.complain(caller, Counter::Unauthorized);
-            if !inbound.is_broadcast() && core.peers.may_answer_request(&core.cx, caller) {
+            // A request by RPC was counted before its payload was read.
+            let may_answer = inbound.form.is_rpc() || core.peers.may_answer_request(&core.cx, caller);
+            if !inbound.is_broadcast() && may_answer {
                 self.deny(core, &inbound, may_be_bound);
             }
             return;
@@ -165,11 +164,10 @@ impl Incoming {
         core.acknowledge_always(id, stanza, None);
         let reason = stop.reason.as_deref().and_then(StopReason::from_text);
         match &stop.target_id {
-            Some(target) if target.len() <= core.cx.config.caps.frames.id_bytes => {
+            Some(target) => {
                 let reason = reason.unwrap_or(StopReason::Caller);
                 self.stop_one(core, id, stanza, &CallId::known(target.as_str()), reason);
             }
-            Some(_) => core.cx.complain(id, Counter::Malformed),
             None => {
                 for key in core.jobs.cancellable_for(&core.cx, id) {
                     self.cancel_job(core, key, reason.unwrap_or(StopReason::BargeIn));
@@ -189,17 +187,12 @@ impl Incoming {
         self.end_claims_for(core, caller);
     }
 
-    /// Stops the jobs that a caller requested in another join, in which it was another program. Those by RPC go on if
-    /// `keeps_rpc`, because it has called again.
-    pub(super) fn stop_jobs_of_other_joins(
-        &mut self,
-        core: &mut Core,
-        caller: &Identity,
-        join: &Sid,
-        keeps_rpc: bool,
-    ) {
-        let is_over = |job: &Running| job.join != *join && !(keeps_rpc && job.is_by_rpc());
-        for key in core.jobs.keys_of(caller, is_over) {
+    /// Stops the jobs that a caller requested in another join, in which it was another program. Its calls by RPC go on if it has
+    /// called so again: an SDK keeps them.
+    pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
+        let calls_again = core.peers.get(caller).is_some_and(Remote::calls_by_rpc);
+        let goes_on = |call: &CallId| calls_again && self.is_by_rpc(caller, call);
+        for key in core.jobs.keys_of(caller, |job| job.join != *join && !goes_on(&job.call)) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
     }
@@ -213,31 +206,27 @@ impl Incoming {
 
     /// Handles the end of a peer's job.
     pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
-        let Ended { key, job, outcome } = ended;
-        core.cx.log.result_size(&job.call, &outcome);
+        let Ended { job, outcome, .. } = ended;
+        core.cx.log.result_size(&job.caller, &job.call, &outcome);
         self.settled(
             core,
+            &job.caller,
             &job.call,
             job.tool.to_string(),
             &outcome,
             core.cx.now.saturating_duration_since(job.began),
         );
-        if job.is_by_rpc() {
-            return self.rpc_job_ended(core, key, outcome);
-        }
         self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
     }
 
     /// Handles a job that stops because the local participant leaves. A peer that receives a goodbye needs no answer; a
     /// plain peer is sent one.
     pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
-        let Ended { key, job, outcome } = ended;
-        if job.is_by_rpc() {
-            return self.rpc_job_ended(core, key, outcome);
-        }
-        // A plain peer does not know what a goodbye is, so only a result ends its call.
-        if core.peers.get(&job.caller).is_some_and(Remote::is_plain) {
-            self.answer(core, &job.caller, &job.call, outcome, false);
+        let Ended { job, outcome, .. } = ended;
+        // A plain peer does not know what a goodbye is, and one that calls by RPC neither: only a result ends its call.
+        if core.peers.get(&job.caller).is_some_and(Remote::is_plain) || self.is_by_rpc(&job.caller, &job.call)
+        {
+            self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
         }
     }
 
@@ -253,7 +242,6 @@ impl Incoming {
             self.claim_again(core, id, &call);
         }
         self.send_waiting_results(core, id);
-        self.send_waiting_rpc(core, Some(id));
     }
 
     /// Refuses all further requests and gives up the claims.
@@ -297,7 +285,6 @@ impl Incoming {
     pub(super) fn clear(&mut self) {
         self.caches.clear();
         self.observed = Observed::default();
-        self.rpc = RpcRequests::default();
     }
 
     #[cfg(test)]
@@ -359,6 +346,41 @@ impl Incoming {
         self.replace_instance(core, id);
     }
 
+    /// Client: checks a request by RPC before its payload is read, which takes no time and no memory before.
+    pub(super) fn admits_rpc(
+        &self,
+        core: &Core,
+        caller: &Identity,
+        tool: &str,
+        bytes: usize,
+    ) -> Result<(), Refusal> {
+        find_tool(core, tool).map_err(|error| Refusal::new(error.code(), error.message()))?;
+        self.has_room_to_run(core, caller, bytes).map_err(Refusal::busy)
+    }
+
+    /// Client: returns why this participant may not call now, if it may not. A candidate may be bound by its request as
+    /// long as no other one is.
+    pub(super) fn why_not_rpc(core: &Core, caller: &Identity) -> Option<Refusal> {
+        let peers = &core.peers;
+        let may_call = peers.may_call_by_rpc(&core.cx, caller)
+            && (core.cx.config.rpc_callers.contains(caller)
+                || peers.bound().is_none_or(|bound| bound == caller));
+        (!may_call).then(|| not_bound(core, caller))
+    }
+
+    /// Client: returns whether the sender of a refused request by RPC counts as one that waits to become the assistant: it
+    /// could have been bound by the request.
+    pub(super) fn may_wait_to_be_bound(core: &Core, call: &RpcCall) -> bool {
+        let id = call.caller.identity();
+        core.cx.answers_rpc()
+            && core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote))
+            && find_tool(core, &call.method).is_ok()
+    }
+
+    fn is_by_rpc(&self, caller: &Identity, call: &CallId) -> bool {
+        self.caches.get(caller).and_then(|cache| cache.form_of(call)).is_some_and(Form::is_rpc)
+    }
+
     fn knows(&self, caller: &Identity, call: &CallId) -> bool {
         self.caches.get(caller).is_some_and(|cache| cache.find(call).is_some())
     }
@@ -381,11 +403,16 @@ impl Incoming {
     /// Refuses the request of a participant that is not the bound assistant. If it may still become the assistant, the
     /// refusal is remembered, so that the same request cannot run later.
     fn deny(&mut self, core: &mut Core, inbound: &InboundRequest, may_be_bound: bool) {
-        if may_be_bound && inbound.id().as_str().len() <= core.cx.config.caps.frames.id_bytes {
-            let refusal = not_bound(core, &inbound.caller);
+        let refusal = match check_request(core, &inbound.request) {
+            // It is the reason why the request has not bound its sender.
+            Err(Err(error)) if may_be_bound && core.peers.bound().is_none() => {
+                Refusal::new(error.code(), error.message())
+            }
+            _ => not_bound(core, &inbound.caller),
+        };
+        if may_be_bound {
             self.refuse(core, inbound, &refusal);
         } else {
-            let refusal = not_bound(core, &inbound.caller);
             send_refusal(core, inbound, &refusal);
         }
     }
@@ -393,10 +420,6 @@ impl Incoming {
     /// Accepts a request that this client may have to run.
     fn take(&mut self, core: &mut Core, inbound: InboundRequest) {
         let InboundRequest { caller, stanza, request, .. } = &inbound;
-        if request.id.as_str().len() > core.cx.config.caps.frames.id_bytes {
-            let what = Malformed { kind: None, id: Some(request.id.as_str().to_owned()) };
-            return core.peers.malformed(&mut core.cx, &mut core.delivery, caller, what);
-        }
         let local = ids::address_of(core.cx.ids.instance());
         if inbound.address.as_ref().is_some_and(|address| *address != local) {
             // Checked before the table is: a request for an earlier run of this program must find nothing of
@@ -405,8 +428,9 @@ impl Incoming {
         }
         let cache = self.caches.entry(caller.clone()).or_default();
         if let Some(entry) = cache.find(&request.id) {
-            let is_same = entry.fingerprint == Some(fingerprint(request));
-            let is_present = cache.is_present(entry);
+            let is_same = entry.fingerprint == Some(fingerprint(request))
+                && entry.form.is_rpc() == inbound.form.is_rpc();
+            let is_present = cache.is_present(entry, &inbound.form);
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
                 RequestState::Tombstone => self.refuse_stopped(core, &inbound),
@@ -417,6 +441,15 @@ impl Incoming {
                     let refusal = refusal.clone();
                     core.cx.count(Counter::Duplicate);
                     send_refusal(core, &inbound, &refusal);
+                }
+                RequestState::Done if inbound.form.is_rpc() => {
+                    core.cx.count(Counter::Duplicate);
+                    let why = "the request has run, and its answer is no longer kept";
+                    refuse_repeated(core, &inbound, why);
+                }
+                RequestState::Answered(_) if inbound.form.is_rpc() => {
+                    core.cx.count(Counter::Duplicate);
+                    self.answer_again(core, caller, &request.id);
                 }
                 _ => {
                     core.cx.count(Counter::Duplicate);
@@ -429,7 +462,7 @@ impl Incoming {
         let shows_instance = core.peers.get(caller).is_some_and(|remote| remote.present_instance().is_some());
         // A plain caller does not say when it starts again and counts from 1. With a floor, the first
         // requests of its new run would never run.
-        if shows_instance && cache.is_below_floor(*stanza) {
+        if shows_instance && !inbound.form.is_rpc() && cache.is_below_floor(*stanza) {
             return refuse_304(core, &inbound, "the request is older than what is remembered");
         }
         if core.cx.local.cannot_publish() {
@@ -438,13 +471,17 @@ impl Incoming {
             // No result would arrive, so nothing runs.
             return self.refuse(core, &inbound, &Refusal::new(ErrorCode::PERMISSION_DENIED, text));
         }
+        if is_prompt(core, &request.tool_name) && !core.peers.is_bound(&core.cx, caller) {
+            core.cx.count(Counter::Refused);
+            let text = format!("only the assistant of this client may ask its person{NOTHING_RAN}");
+            return self.refuse(core, &inbound, &Refusal::new(ErrorCode::PERMISSION_DENIED, text));
+        }
         // `has_room_for` counts the request against the rate and may drop an old entry, so everything that
         // can refuse it comes before.
         let room = self.may_prompt(core, &inbound).and_then(|()| self.has_room_for(core, &inbound));
         if let Err(limit) = room {
             core.cx.count(Counter::Busy);
-            let refusal = Refusal::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"));
-            return self.refuse(core, &inbound, &refusal);
+            return self.refuse(core, &inbound, &Refusal::busy(limit));
         }
         if must_claim(core, &inbound) {
             return self.claim(core, inbound);
@@ -457,7 +494,7 @@ impl Incoming {
 
     /// Runs a new request, or answers it at once.
     fn run(&mut self, core: &mut Core, inbound: InboundRequest) {
-        let InboundRequest { caller, stanza, request, .. } = &inbound;
+        let InboundRequest { caller, stanza, request, form, .. } = &inbound;
         let memory = core.cx.config.times.memory;
         requested(core, &inbound);
         let checked = check_request(core, request);
@@ -465,12 +502,14 @@ impl Incoming {
         let limit = checked.as_ref().map_or(DEFAULT_TIMEOUT, |(_, limit)| *limit);
         // Before the job begins, which can end at once, and its answer belongs to this entry.
         if let Some(cache) = self.caches.get_mut(caller) {
-            cache.begin(request, *stanza, limit.saturating_add(memory), job);
+            // A request by RPC cannot be on its way any longer: nothing repeats it.
+            let budget = if form.is_rpc() { Duration::ZERO } else { limit };
+            cache.begin(request, form.clone(), *stanza, budget.saturating_add(memory), job);
         }
         match checked {
             Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),
             Err(refused) => {
-                self.settled(core, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
+                self.settled(core, caller, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
                 self.answer(core, caller, &request.id, refused, false);
             }
         }
@@ -486,7 +525,7 @@ impl Incoming {
         tool: ToolName,
         limit: Duration,
     ) {
-        let InboundRequest { caller, request, meta, via, .. } = inbound;
+        let InboundRequest { caller, request, meta, form, .. } = inbound;
         let join = core.peers.get(&caller).and_then(|remote| remote.sid()).cloned();
         let running = Running {
             caller,
@@ -500,7 +539,7 @@ impl Incoming {
             visibility: Visibility::Nothing,
             is_reported: false,
             reported: Reported::default(),
-            via,
+            is_silent: form.is_rpc(),
         };
         let ended = core.jobs.start(&mut core.cx, &core.peers, key, running, request.parameters, meta);
         if let Some(ended) = ended {
@@ -509,12 +548,21 @@ impl Incoming {
     }
 
     /// Reports the end of a call that this client ran or refused.
-    fn settled(&self, core: &mut Core, call: &CallId, tool: String, outcome: &Outcome, took: Duration) {
+    fn settled(
+        &self,
+        core: &mut Core,
+        by: &Identity,
+        call: &CallId,
+        tool: String,
+        outcome: &Outcome,
+        took: Duration,
+    ) {
         core.cx.event(Event::Settled {
             call: call.clone(),
             tool,
             execution: Execution::Client,
             owner: Some(core.cx.local.identity().clone()),
+            by: by.clone(),
             outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
             took,
         });
@@ -531,6 +579,10 @@ impl Incoming {
     /// The answer is not kept. Until the caller has received it, the request stays unacknowledged, so it is sent and
     /// answered again.
     fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) {
+        if inbound.form.is_rpc() {
+            send_refusal(core, inbound, refusal);
+            return; // nothing repeats it
+        }
         let keep = DEFAULT_TIMEOUT.saturating_add(core.cx.config.times.memory);
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
         cache.refuse(
@@ -548,7 +600,7 @@ impl Incoming {
 
     /// Checks that one more prompt can be shown to a person. The error names the limit.
     fn may_prompt(&self, core: &Core, inbound: &InboundRequest) -> Result<(), String> {
-        if !ToolName::PROMPTS.contains(&inbound.request.tool_name.as_str()) {
+        if !is_prompt(core, &inbound.request.tool_name) {
             return Ok(());
         }
         let claims = self.caches.get(&inbound.caller).into_iter().flat_map(|cache| cache.claims.values());
@@ -563,7 +615,13 @@ impl Incoming {
     /// Checks that the caller may have one more call. The error names the limit. The echo is answered at once and runs
     /// nothing, so it has no rate limit.
     fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
-        self.has_room_to_run(core, inbound)?;
+        let InboundRequest { caller, request, form, .. } = inbound;
+        let rate = core.cx.config.caps.requests.calls_per_second;
+        let is_counted = !form.is_rpc() && request.tool_name != ToolName::ECHO && !self.is_draining;
+        if is_counted && !core.peers.admits_request(&core.cx, caller, rate) {
+            return Err(limit_of_rate(core));
+        }
+        self.has_room_to_run(core, caller, request.parameters.as_bytes().len())?;
         let caps = &core.cx.config.caps;
         let remembered = caps.requests.table_entries;
         let full = |_| {
@@ -574,23 +632,17 @@ impl Incoming {
     }
 
     /// Checks that the caller may have one more call that runs. The error names the limit.
-    fn has_room_to_run(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
-        let (id, request) = (&inbound.caller, &inbound.request);
+    fn has_room_to_run(&self, core: &Core, id: &Identity, more: usize) -> Result<(), String> {
         let caps = &core.cx.config.caps;
         if self.is_draining || core.peers.get(id).is_none() {
             return Err(LEAVING.to_owned());
-        }
-        let is_echo = request.tool_name == ToolName::ECHO;
-        let rate = caps.requests.calls_per_second;
-        if !is_echo && !core.peers.admits_request(&core.cx, id, rate) {
-            return Err(format!("the limit is {rate} calls a second"));
         }
         let Held { jobs: running, bytes: held } = core.jobs.held_by(id);
         let claims = self.caches.get(id).map(|cache| &cache.claims);
         let held = claims.into_iter().flat_map(SortedMap::values).fold(held, |bytes, it| bytes + it.bytes());
         let bytes = caps.calls.open_bytes;
         // A single call may exceed the limit.
-        if held > 0 && held + request.parameters.as_bytes().len() > bytes {
+        if held > 0 && held.saturating_add(more) > bytes {
             return Err(format!("the limit is {bytes} bytes of arguments in open calls"));
         }
         let open = caps.calls.open_per_peer;
@@ -666,17 +718,28 @@ fn check_request(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Dur
     if request.tool_name == ToolName::ECHO {
         return Err(Ok(request.parameters.clone()));
     }
-    let is_prompt = core.cx.config.prompts && ToolName::PROMPTS.contains(&request.tool_name.as_str());
-    if is_prompt && let Ok(prompt) = request.tool_name.parse() {
-        return Ok((prompt, limit));
-    }
-    match core.cx.local.tool(&request.tool_name) {
-        Some(tool) => Ok((tool.name().clone(), limit_of(tool, limit))),
-        None => {
-            let name: String = request.tool_name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
-            refuse(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))
-        }
-    }
+    let tool = find_tool(core, &request.tool_name).map_err(Err)?;
+    let own = core.cx.local.tool(tool.as_str()).map(|tool| limit_of(tool, limit));
+    Ok((tool, own.unwrap_or(limit)))
+}
+
+/// Returns the name of a tool that this client runs, or the answer to a call of it.
+fn find_tool(core: &Core, name: &str) -> Result<ToolName, ToolError> {
+    let is_own = is_prompt(core, name) || name == ToolName::ECHO || core.cx.local.tool(name).is_some();
+    name.parse().ok().filter(|_| is_own).ok_or_else(|| {
+        let name: String = name.chars().take(crate::tool::MAX_TOOL_NAME).collect();
+        ToolError::new(ErrorCode::UNKNOWN_TOOL, format!("no tool named {name:?} is offered here"))
+    })
+}
+
+/// Returns whether a name is that of a prompt that this client answers.
+fn is_prompt(core: &Core, name: &str) -> bool {
+    core.cx.config.prompts && ToolName::PROMPTS.contains(&name)
+}
+
+/// Names the limit on the calls of a second.
+pub(super) fn limit_of_rate(core: &Core) -> String {
+    format!("the limit is {} calls a second", core.cx.config.caps.requests.calls_per_second)
 }
 
 /// Returns whether a request must be claimed before it starts. A request that would be refused is refused at once.
@@ -711,20 +774,9 @@ fn not_bound(core: &Core, caller: &Identity) -> Refusal {
     Refusal { is_unbound: true, ..Refusal::new(ErrorCode::PERMISSION_DENIED, text) }
 }
 
-/// Sends the refusal of a request.
-fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) -> Message {
-    let error = ToolError::new(refusal.code.clone(), &*refusal.text);
-    let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
-    let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
-    if let Err(error) = core.post(&inbound.caller, &meta, &message) {
-        tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
-    }
-    message
-}
-
 fn refuse_304(core: &mut Core, inbound: &InboundRequest, why: &str) {
     core.cx.count(Counter::Refused);
-    refuse_frame(core, inbound, 304, why);
+    refuse_repeated(core, inbound, why);
 }
 
 fn refuse_frame(core: &mut Core, inbound: &InboundRequest, code: i32, why: &str) {

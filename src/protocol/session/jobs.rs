@@ -18,10 +18,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::{
-        frame::{Message, Meta, ToolProgress},
-        rpc,
-    },
+    protocol::frame::{Message, Meta, ToolProgress},
     sorted::SortedMap,
     tool::{
         BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
@@ -62,24 +59,13 @@ pub(super) struct Running {
     /// Whether it runs in another system, which reports it.
     pub(super) is_reported: bool,
     pub(super) reported: Reported,
-    /// How its caller has called, and is answered.
-    pub(super) via: Via,
-}
-
-/// How a participant calls the local one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Via {
-    /// By a frame.
-    #[default]
-    Frame,
-    /// By LiveKit's RPC, which has no progress.
-    Rpc,
+    /// Whether its caller is sent no progress.
+    pub(super) is_silent: bool,
 }
 
 /// A job that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) key: JobKey,
     pub(super) job: Running,
     pub(super) outcome: Outcome,
 }
@@ -163,7 +149,7 @@ impl Jobs {
         meta: Value,
     ) -> Option<Ended> {
         cx.count(Counter::Jobs);
-        cx.log.request_size(&running.call, &arguments);
+        cx.log.request_size(&running.caller, &running.call, &arguments);
         let deadline = later(running.began, running.limit);
         let began = running.began;
         if running.own.is_none() {
@@ -187,7 +173,7 @@ impl Jobs {
 
     /// Adds a job that runs in another system.
     pub(super) fn begin_reported(&mut self, cx: &mut Context, key: JobKey, running: Running) {
-        cx.log.started(cx.now, &running.call);
+        cx.log.started(cx.now, &running.caller, &running.call);
         self.insert(key, Running { is_reported: true, ..running });
     }
 
@@ -212,7 +198,7 @@ impl Jobs {
             let reason = LocalText::new(&source.to_string());
             cx.event(Event::ToolFailed { call: job.call.clone(), tool: job.tool.clone(), reason });
         }
-        Some(Ended { key, job, outcome })
+        Some(Ended { job, outcome })
     }
 
     /// Stops a job and notifies the driver.
@@ -227,7 +213,7 @@ impl Jobs {
     ) -> Option<Ended> {
         let job = self.take(cx, peers, delivery, key)?;
         cx.output(Output::Abort { key, reason });
-        Some(Ended { key, job, outcome: Err(error) })
+        Some(Ended { job, outcome: Err(error) })
     }
 
     /// Ends a job whose time limit has passed.
@@ -351,11 +337,6 @@ impl Jobs {
 }
 
 impl Running {
-    /// Returns whether its caller has called by LiveKit's RPC.
-    pub(super) fn is_by_rpc(&self) -> bool {
-        rpc::IS_BUILT && self.via == Via::Rpc
-    }
-
     fn send_progress(
         &mut self,
         cx: &mut Context,
@@ -367,7 +348,7 @@ impl Running {
         self.reported.at = Some(cx.now);
         let call = self.call.clone();
         let progress = fitted(progress, cx.config.caps.requests.progress_bytes);
-        cx.log.started(cx.now, &call);
+        cx.log.started(cx.now, &self.caller, &call);
         let mut update = ToolProgress::new(call.clone(), progress.status);
         if self.own.is_some() {
             (update.content, update.message) = (progress.content.clone(), progress.message.clone());
@@ -375,7 +356,7 @@ impl Running {
             return cx.event(Event::Progress { key: self.own, call, progress });
         }
         (update.content, update.message) = (progress.content, progress.message);
-        if self.is_by_rpc() {
+        if self.is_silent {
             return;
         }
         let message = Message::ToolProgress(update);

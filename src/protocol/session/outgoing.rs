@@ -108,6 +108,8 @@ pub(super) struct Call {
     /// Whether no caller waits for the outcome.
     pub(super) detached: bool,
     pub(super) earlier: EarlierOwners,
+    /// The participant that has no such tool yet, and how often it was asked.
+    pub(super) declined: Option<(Identity, u32)>,
     /// Whether the owner reported that the tool has started.
     pub(super) began_at_owner: bool,
     /// The progress updates of the current second.
@@ -430,6 +432,7 @@ impl Outgoing {
             stage: Stage::Waiting,
             detached: false,
             earlier: EarlierOwners::default(),
+            declined: None,
             began_at_owner: false,
             rate: Window::default(),
             late: None,
@@ -476,7 +479,7 @@ impl Outgoing {
             true => Err(CallError::NotDelivered { limit }),
             false => self.send_request(core, &call, owner),
         };
-        let first = waited && call.earlier.last().is_none();
+        let first = waited && call.earlier.last().is_none() && call.declined.is_none();
         self.calls.insert(key, call);
         core.cx.timers.cancel(&Timer::OwnerWait(key));
         match sent {

@@ -66,8 +66,6 @@ pub(super) enum Timer {
     Consent(JobKey),
     /// Client: no assistant was bound in time.
     Unbound,
-    /// Drop answered requests of RPC.
-    RpcTable,
     /// The room must have announced the local participant to the others.
     Announced,
     /// Client: the result of a call that the assistant ran itself must have been lost.

@@ -49,7 +49,10 @@ impl CallsBuilder {
                 tracked_call.rpc.sid = sid;
                 tracked_call.rpc.wire = Some(wire);
                 if is_own {
-                    // Its owner knows each of its requests as another one.
+                    // Its owner knows each of its requests as another one. After "no such tool" it is made again.
+                    if tracked_call.was_refused() {
+                        tracked_call.forget_answer();
+                    }
                 } else if is_other_join {
                     // In another join, an id is another request.
                     tracked_call.forget_answer();

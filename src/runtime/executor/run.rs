@@ -83,15 +83,20 @@ pub(super) async fn run(call: Run) {
     .await;
 }
 
+/// The time before the end of a call's time limit at which it gives up waiting for a slot: its caller must still learn that
+/// nothing ran. A short limit is given up at three quarters.
+const WAIT_MARGIN: Duration = Duration::from_millis(500);
+
 /// Waits for a slot.
 async fn wait(slot: Admission, job: &Job, stop: &StopSignal) -> Result<Slot, ToolError> {
     tokio::select! {
         biased;
         () = stop.stopped() => Err(ToolError::cancelled()),
-        () = sleep_until(Instant::from_std(job.deadline)) => {
+        () = sleep_until(Instant::from_std(job.deadline) - WAIT_MARGIN.min(job.limit / 4)) => {
             let limit = job.limit.as_millis();
-            let text = format!("the call did not start within {limit} ms because too many others were running; nothing ran");
-            Err(ToolError::new(ErrorCode::TIMEOUT, text))
+            let text = format!("the call had no place to run within its limit of {limit} ms; nothing ran");
+            // Not `timeout`, which leaves open whether the tool ran.
+            Err(ToolError::new(ErrorCode::BUSY, text))
         }
         slot = slot.wait() => Ok(slot),
     }

@@ -4,11 +4,14 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 
-use super::{Context, Delivery, Sent};
+use super::{Context, Counter, Delivery, Sent};
 use crate::{
     protocol::rpc,
-    transport::{Compression, Identity, Packet, Participant, TextStream},
+    transport::{Compression, Identity, Packet, Participant, RpcMessage, RpcRequest, TextStream},
 };
+
+/// The timeout in a ping. The acknowledgement, which is sent at once, shows enough.
+const PING_TIMEOUT_MS: u32 = 1_000;
 
 /// The shortest text that is compressed, in bytes. A shorter one gains nothing in a packet.
 #[cfg(feature = "deflate")]
@@ -19,6 +22,15 @@ impl Delivery {
     pub(crate) fn send_rpc(&mut self, cx: &mut Context, packet: Packet) -> u64 {
         self.transmit(cx, packet);
         self.last_packet
+    }
+
+    /// Pings a participant by a request for a method that nobody has, under this id.
+    pub(crate) fn ping_by_rpc(&mut self, cx: &mut Context, to: &Identity, id: String) {
+        let request = RpcRequest::new(id, rpc::PING, Bytes::new(), PING_TIMEOUT_MS);
+        let mut packet = Packet::rpc(to.clone(), RpcMessage::Request(request));
+        packet.overtakes = true;
+        cx.count(Counter::Pings);
+        self.transmit(cx, packet);
     }
 
     /// Sends the request of a call by RPC. Its stanza is not on the wire: it identifies the request's record, as that of a

@@ -9,9 +9,14 @@ use super::{
     Context, Counter, Delivery,
     rpc_text::{Fault, RpcText},
 };
+#[cfg(feature = "deflate")]
+use crate::protocol::deflate;
 use crate::{
     clock::{Instant, later},
-    protocol::{rpc, session::timers::Timer},
+    protocol::{
+        rpc,
+        session::{Caps, timers::Timer},
+    },
     sorted::SortedMap,
     tool::ToolError,
     transport::{Compression, Identity, PayloadHash, Peer, StreamHeader, StreamPart},
@@ -23,6 +28,10 @@ const MAX_ID: usize = 256;
 /// By which share compressed bytes may be longer than before, as a divisor: deflate adds 5 bytes to each 16 KiB that it cannot
 /// compress, and some writers more.
 const DEFLATED_MORE: usize = 1_024;
+
+/// The bytes that the unfinished answers by RPC of all participants may hold: four of the largest. They count by themselves,
+/// because nobody sends them again.
+const ANSWER_BYTES: usize = 4 * rpc::MAX_STREAM;
 
 /// The effect of a stream's part.
 #[derive(Debug)]
@@ -49,9 +58,35 @@ type Key = (Peer, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     open: SortedMap<Key, Inflow>,
-    /// The bytes of all streams.
-    bytes: usize,
-    senders: SortedMap<Identity, Sender>,
+    /// What the streams of each share hold together.
+    bytes: SortedMap<Share, usize>,
+    senders: SortedMap<(Identity, Share), Sender>,
+}
+
+/// Streams that have limits of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Share {
+    /// Answers by RPC. Each belongs to an open call, and is sent once: one that finds no space loses the result of a tool
+    /// that has run.
+    Answer,
+    /// Streams that their senders repeat, or of which nothing has run.
+    Other,
+}
+
+impl Share {
+    fn of(text: Option<&RpcText>) -> Self {
+        if matches!(text, Some(RpcText::Answer(_))) { Self::Answer } else { Self::Other }
+    }
+
+    /// Returns the most streams of one sender, the most bytes of them, and the most of all streams.
+    fn limits(self, caps: &Caps) -> (usize, usize, usize) {
+        let bytes = caps.frames.stream_bytes;
+        match self {
+            Self::Answer => (caps.calls.open_per_peer, ANSWER_BYTES, ANSWER_BYTES),
+            // One sender that never finishes its streams must leave room for the others.
+            Self::Other => (caps.frames.streams_per_peer, bytes / 2, bytes),
+        }
+    }
 }
 
 /// The streams of one sender.
@@ -175,9 +210,9 @@ impl Streams {
             return self.drop_stream(cx, &key, "it starts twice");
         }
         let caps = &cx.config.caps;
-        let sender = self.senders.get(id).copied().unwrap_or_default();
-        // One sender that never finishes its streams must leave room for the others.
-        let share = caps.frames.stream_bytes / 2;
+        let of = Share::of(text.as_ref());
+        let sender = self.senders.get(&(id.clone(), of)).copied().unwrap_or_default();
+        let (most, share, _) = of.limits(caps);
         let frame = if is_trusted {
             caps.frames.max_frame
         } else {
@@ -200,12 +235,13 @@ impl Streams {
                 }
                 if let Some(payload) = inline {
                     // It is complete, and takes no place among the unfinished ones.
-                    return text.ended(payload_of(payload, length, compression));
+                    let payload = payload_of(&text, payload, length, compression);
+                    return text.ended(payload);
                 }
                 Some(text)
             }
         };
-        if sender.open >= caps.frames.streams_per_peer {
+        if sender.open >= most {
             return self.refuse_new(cx, &key, text, "too many at once");
         }
         if length.is_some_and(|length| length > limit as u64) {
@@ -263,13 +299,14 @@ impl Streams {
         if inflow.bytes.len() + bytes.len() > inflow.limit {
             return self.drop_long(cx, key);
         }
-        let cap = cx.config.caps.frames.stream_bytes;
-        if self.bytes + bytes.len() > cap {
+        let of = Share::of(inflow.text.as_ref());
+        let (_, share, cap) = of.limits(&cx.config.caps);
+        if self.bytes.get(&of).copied().unwrap_or(0) + bytes.len() > cap {
             return self.refuse(cx, key, "all streams together exceed the limit");
         }
         inflow.take(cx.now, bytes);
         let is_open_ended = inflow.length.is_none();
-        if self.grow(key.0.identity(), bytes.len(), is_open_ended) > cap / 2 {
+        if self.grow((key.0.identity().clone(), of), bytes.len(), is_open_ended) > share {
             return self.refuse(cx, key, "the sender's streams exceed their share");
         }
         Part::Taken
@@ -302,7 +339,10 @@ impl Streams {
         let bytes = Bytes::from(std::mem::take(&mut inflow.bytes));
         match inflow.text {
             None => Part::Whole(bytes),
-            Some(text) => text.ended(payload_of(bytes, inflow.length, inflow.compression)),
+            Some(text) => {
+                let payload = payload_of(&text, bytes, inflow.length, inflow.compression);
+                text.ended(payload)
+            }
         }
     }
 
@@ -363,16 +403,17 @@ impl Streams {
     }
 
     fn insert(&mut self, key: (Peer, Arc<str>), inflow: Inflow) {
-        let sender = self.senders.entry(key.0.identity().clone()).or_default();
+        let of = Share::of(inflow.text.as_ref());
+        let sender = self.senders.entry((key.0.identity().clone(), of)).or_default();
         sender.open += 1;
         sender.expected += inflow.expected();
         self.open.insert(key, inflow);
     }
 
     /// Adds received bytes. Returns the bytes of all streams of their sender.
-    fn grow(&mut self, id: &Identity, bytes: usize, is_open_ended: bool) -> usize {
-        self.bytes += bytes;
-        let Some(sender) = self.senders.get_mut(id) else { return 0 };
+    fn grow(&mut self, of: (Identity, Share), bytes: usize, is_open_ended: bool) -> usize {
+        *self.bytes.entry(of.1).or_default() += bytes;
+        let Some(sender) = self.senders.get_mut(&of) else { return 0 };
         sender.bytes += bytes;
         sender.expected += if is_open_ended { bytes } else { 0 };
         sender.bytes
@@ -384,13 +425,16 @@ impl Streams {
 
     fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Inflow> {
         let mut inflow = self.open.remove(key)?;
-        self.bytes -= inflow.bytes.len();
-        if let Some(sender) = self.senders.get_mut(key.0.identity()) {
+        let of = (key.0.identity().clone(), Share::of(inflow.text.as_ref()));
+        if let Some(bytes) = self.bytes.get_mut(&of.1) {
+            *bytes -= inflow.bytes.len();
+        }
+        if let Some(sender) = self.senders.get_mut(&of) {
             sender.open -= 1;
             sender.bytes -= inflow.bytes.len();
             sender.expected -= inflow.expected();
             if sender.open == 0 {
-                self.senders.remove(key.0.identity());
+                self.senders.remove(&of);
             }
         }
         inflow.bytes.shrink_to_fit();
@@ -399,15 +443,31 @@ impl Streams {
 }
 
 /// Returns the payload of a whole stream. No more memory is taken than its header announced.
-fn payload_of(bytes: Bytes, length: Option<u64>, compression: Compression) -> Result<Bytes, String> {
+#[cfg_attr(not(feature = "deflate"), expect(unused_variables, reason = "nothing is expanded"))]
+fn payload_of(
+    text: &RpcText,
+    bytes: Bytes,
+    length: Option<u64>,
+    compression: Compression,
+) -> Result<Bytes, String> {
     match (length, compression) {
         (Some(length), Compression::None) if length != bytes.len() as u64 => {
             Err(format!("the payload has {} bytes instead of {length}", bytes.len()))
         }
         (_, Compression::None) => Ok(bytes),
+        // As of a compressed frame. An answer was asked for, and may be as compressible as it likes.
+        #[cfg(feature = "deflate")]
+        (Some(length), Compression::Deflate)
+            if matches!(text, RpcText::Request(_)) && length > deflate::longest(&bytes) as u64 =>
+        {
+            Err(format!(
+                "the payload is compressed from {length} bytes to {}, which is not read",
+                bytes.len()
+            ))
+        }
         #[cfg(feature = "deflate")]
         (Some(length), Compression::Deflate) => {
-            let expanded = crate::protocol::deflate::expanded(&bytes, length as usize);
+            let expanded = deflate::expanded(&bytes, length as usize);
             expanded.map(Bytes::from).map_err(|why| format!("the payload cannot be expanded: {why}"))
         }
         _ => Err("the payload is compressed".to_owned()),

@@ -62,7 +62,7 @@ impl Exchange {
         for (from, item) in core.peers.release(&join) {
             self.accept_held(core, &from, item);
         }
-        self.incoming.send_waiting_rpc(core, Some(&id));
+        self.incoming.send_waiting_results(core, &id);
     }
 
     /// Assistant: offers the tools of a participant that is called by RPC.
@@ -107,7 +107,7 @@ impl Exchange {
             // A call in progress outweighs the waiting assistant: its caller may return within the grace
             // period and expects the result.
             false => jobs.held_by(id).jobs == 0 && !self.incoming.has_claims_for(id),
-            true if !remote.lists(Feature::Ack) => return, // it would not answer a ping
+            true if !remote.lists(Feature::Ack) && !remote.calls_by_rpc() => return, // it would not answer a ping
             true => {
                 // The server reports a killed process only after 20 s. Silence before the first ping shows
                 // nothing, because an idle assistant has nothing to send: clients once left it as soon as
@@ -120,7 +120,7 @@ impl Exchange {
             tracing::info!(peer = %id, ?silence, "another assistant waits, and the bound one is gone: it is replaced");
             return self.give_up(core, id);
         }
-        if remote.is_reachable() && silence >= times.silence {
+        if (remote.is_reachable() || remote.calls_by_rpc()) && silence >= times.silence {
             peers.ping(cx, delivery, id);
         }
         cx.set_timer(Timer::Ping(id.clone()), WATCH_EVERY);
@@ -299,7 +299,7 @@ impl Exchange {
         match join {
             Some(join) if is_called || by_rpc => {
                 self.end_shown(core, id);
-                self.incoming.stop_jobs_of_other_joins(core, id, &join, by_rpc);
+                self.incoming.stop_jobs_of_other_joins(core, id, &join);
             }
             Some(_) => self.give_up(core, id),
             None => {
@@ -383,8 +383,8 @@ impl Exchange {
 
     /// Sends every peer the frames that have never been sent to it.
     fn send_all_unsent(&mut self, core: &mut Core) {
-        self.incoming.send_waiting_rpc(core, None);
         for id in core.peers.ids() {
+            self.incoming.send_waiting_results(core, &id);
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
                 self.incoming.send_unsent(core, &id);

@@ -163,7 +163,7 @@ impl Exchange {
             cx.local.muted_at = Some(delivery.last_stanza());
             cx.event(Event::NotAllowed);
         }
-        if self.incoming.rpc_unsent(core, packet, why) || self.views.unsent(&mut core.cx, packet, why) {
+        if self.views.unsent(&mut core.cx, packet, why) {
             return;
         }
         let Core { cx, delivery, .. } = core;
@@ -229,6 +229,10 @@ impl Exchange {
 
     fn dispatch(&mut self, core: &mut Core, id: &Identity, mut received: Received) {
         let Core { cx, peers, delivery, .. } = core;
+        if received.call_id().is_some_and(|call| call.len() > cx.config.caps.frames.id_bytes) {
+            let what = Malformed { kind: Some(received.frame.kind()), id: None };
+            return peers.malformed(cx, delivery, id, what);
+        }
         // Before the message is handled: the lane of its answer depends on the lane on which it has arrived.
         delivery.lane_received(cx, peers, id, &received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
@@ -255,17 +259,7 @@ impl Exchange {
         match message {
             Message::ToolUseRequest(request) => {
                 self.take_carried(core, id, received);
-                let inbound = InboundRequest::new(id, received, request);
-                let may_be_bound =
-                    core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
-                if may_be_bound {
-                    // The first request of a candidate can bind it. The request below is then already one of
-                    // the bound assistant.
-                    self.note_speech(core, id, inbound.is_plain());
-                } else if !inbound.is_broadcast() {
-                    core.peers.report_not_assistant(&mut core.cx, id);
-                }
-                self.incoming.handle_request(core, inbound, may_be_bound);
+                self.take_request(core, InboundRequest::in_frame(id, received, request));
             }
             Message::ControlStop(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::Unauthorized)
@@ -295,6 +289,22 @@ impl Exchange {
             }
             _ => core.cx.complain(id, Counter::NotPermitted),
         }
+    }
+
+    /// Client: handles a request, in whichever form it came.
+    pub(super) fn take_request(&mut self, core: &mut Core, inbound: InboundRequest) {
+        let id = &inbound.caller;
+        let may_be_bound =
+            core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote));
+        if may_be_bound && (core.peers.is_bound(&core.cx, id) || inbound.is_acceptable(core)) {
+            // The first request of a candidate can bind it. The request below is then already one of the bound
+            // assistant.
+            let (id, is_plain) = (id.clone(), inbound.is_plain());
+            self.note_speech(core, &id, is_plain);
+        } else if !may_be_bound && !inbound.is_broadcast() {
+            core.peers.report_not_assistant(&mut core.cx, id);
+        }
+        self.incoming.handle_request(core, inbound, may_be_bound);
     }
 
     /// Handles the acknowledgements that a request carries.

@@ -11,14 +11,14 @@ use crate::{
             Counter,
             core::Core,
             delivery::{Part, RpcText},
+            incoming::{InboundRequest, Incoming, Refusal, limit_of_rate, respond},
             outgoing::RpcOutcome,
             peers::{HeldItem, RpcStanding},
         },
     },
-    tool::ToolError,
+    tool::{ErrorCode, ToolError},
     transport::{
-        Identity, Packet, Peer, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest, RpcResponse,
-        StreamHeader, StreamPart,
+        Identity, Packet, Peer, RPC_RESPONSE_TOPIC, RpcMessage, RpcResponse, StreamHeader, StreamPart,
     },
 };
 
@@ -38,30 +38,34 @@ impl Exchange {
     }
 
     fn accept_rpc(&mut self, core: &mut Core, from: &Peer, message: RpcMessage) {
-        let id = match &message {
-            RpcMessage::Request(_) => None,
-            RpcMessage::Ack { id } | RpcMessage::Response(RpcResponse { id, .. }) => Some(id),
-        };
-        if let Some(id) = id
-            && !self.is_answer_expected(core, from, id)
-        {
-            return;
+        match &message {
+            RpcMessage::Request(request) => {
+                let call = RpcCall::of_packet(from, request);
+                if call.is_of_server() {
+                    return refuse_server(core, &call);
+                }
+            }
+            RpcMessage::Ack { id } | RpcMessage::Response(RpcResponse { id, .. }) => {
+                if !self.is_answer_expected(core, from, id) {
+                    return;
+                }
+            }
         }
-        match (core.peers.place_rpc(from), message) {
-            (RpcStanding::Early | RpcStanding::Current, RpcMessage::Request(request)) => {
-                self.receive_request(core, from, request);
+        match placed(core, from, HeldItem::Rpc(message)) {
+            Some(HeldItem::Rpc(RpcMessage::Request(request))) => {
+                let call = RpcCall::of_packet(from, &request);
+                if self.admit_request(core, &call) {
+                    self.request_arrived(core, &call, Ok(request.payload));
+                }
             }
-            (RpcStanding::Dead, _) => core.cx.count(Counter::StaleSid),
-            (RpcStanding::Early, message) => {
-                core.peers.hold_rpc(&mut core.cx, from, HeldItem::Rpc(message));
-            }
-            (RpcStanding::Current, RpcMessage::Ack { id }) => {
+            Some(HeldItem::Rpc(RpcMessage::Ack { id })) => {
                 core.peers.note_packet(&core.cx, from.identity());
                 self.outgoing.handle_rpc_ack(core, from.identity(), &id);
             }
-            (RpcStanding::Current, RpcMessage::Response(RpcResponse { id, outcome })) => {
+            Some(HeldItem::Rpc(RpcMessage::Response(RpcResponse { id, outcome }))) => {
                 self.answer_arrived(core, from.identity(), &id, RpcOutcome::Message(outcome));
             }
+            _ => {}
         }
     }
 
@@ -90,17 +94,11 @@ impl Exchange {
         if is_answer && !self.is_answer_expected(core, from, rpc::answered_id(&header)) {
             return;
         }
-        match core.peers.place_rpc(from) {
-            RpcStanding::Dead => core.cx.count(Counter::StaleSid),
-            RpcStanding::Early => {
-                core.peers.hold_rpc(&mut core.cx, from, HeldItem::Part(StreamPart::Header(header)));
-            }
-            RpcStanding::Current => {
-                let Some(text) = self.admit_text(core, from, &header) else { return };
-                let part = core.delivery.begin_text(&mut core.cx, from, header, text);
-                self.stream_advanced(core, from.identity(), part);
-            }
-        }
+        let part = HeldItem::Part(StreamPart::Header(header));
+        let Some(HeldItem::Part(StreamPart::Header(header))) = placed(core, from, part) else { return };
+        let Some(text) = self.admit_text(core, from, &header) else { return };
+        let part = core.delivery.begin_text(&mut core.cx, from, header, text);
+        self.stream_advanced(core, from.identity(), part);
     }
 
     /// Returns the text that a stream carries, if its sender may send it: an answer is expected here. A stream that is not
@@ -139,30 +137,8 @@ impl Exchange {
         }
     }
 
-    fn receive_request(&mut self, core: &mut Core, from: &Peer, request: RpcRequest) {
-        let call = RpcCall::of_packet(from, &request);
-        if from.sid().is_empty() && from.identity().as_str() == call.id {
-            // A call of the server itself (`PerformRpc`), which takes only the response.
-            core.cx.complain(None, Counter::Unauthorized);
-            if core.peers.may_answer_server(&core.cx) {
-                respond(core, &call, Err(rpc::unsupported(&call.method)));
-            }
-            return;
-        }
-        match core.peers.place_rpc(from) {
-            RpcStanding::Dead => core.cx.count(Counter::StaleSid),
-            RpcStanding::Early => {
-                core.peers.hold_rpc(&mut core.cx, from, HeldItem::Rpc(RpcMessage::Request(request)));
-            }
-            RpcStanding::Current if self.admit_request(core, &call) => {
-                self.incoming.handle_rpc(core, &call, Ok(request.payload));
-            }
-            RpcStanding::Current => {}
-        }
-    }
-
-    /// Acknowledges a request whose sender may call, and checks everything but its payload. A request that is not admitted
-    /// takes no memory.
+    /// Acknowledges a request whose sender may call, and checks everything but its payload: one that is not admitted takes
+    /// neither memory nor time for it.
     fn admit_request(&mut self, core: &mut Core, call: &RpcCall) -> bool {
         let id = call.caller.identity();
         if call.id.is_empty() || call.id.len() > core.cx.config.caps.frames.id_bytes {
@@ -170,52 +146,81 @@ impl Exchange {
             return false;
         }
         core.peers.note_packet(&core.cx, id);
-        if call.is_reserved() || !self.may_call(core, id) {
+        // First the rights, then the rate, the tool and the room.
+        let is_within_rate = core.peers.may_answer_request(&core.cx, id);
+        let refused = match () {
+            () if !core.cx.answers_rpc() || call.is_reserved() => Some(rpc::unsupported(&call.method)),
+            () => Incoming::why_not_rpc(core, id).map(|refusal| refusal.for_rpc()),
+        };
+        if let Some(error) = refused {
+            if Incoming::may_wait_to_be_bound(core, call) {
+                self.note_speech(core, id, false);
+            }
             core.cx.complain(id, Counter::Unauthorized);
-            if core.peers.may_answer_request(&core.cx, id) {
+            if is_within_rate {
                 // SDKs ignore a response without an acknowledgement.
                 acknowledge(core, call);
-                respond(core, call, Err(rpc::unsupported(&call.method)));
+                respond(core, id, &call.key(), error);
             }
             return false;
         }
         acknowledge(core, call);
         core.peers.note_rpc(id);
-        if call.is_ping() {
-            respond(core, call, Err(rpc::unsupported(&call.method)));
-            return false;
-        }
-        match call.check() {
-            Ok(()) => true,
+        let refused = match call.check() {
+            _ if call.is_ping() => Some(rpc::unsupported(&call.method)),
             Err(error) => {
                 core.cx.count(Counter::Refused);
-                respond(core, call, Err(error));
-                false
+                Some(error)
+            }
+            Ok(()) => {
+                let admitted = match is_within_rate {
+                    true => self.incoming.admits_rpc(core, id, &call.method, call.size),
+                    false => Err(Refusal::busy(limit_of_rate(core))),
+                };
+                let refusal = admitted.err();
+                if let Some(refusal) = &refusal {
+                    core.cx.count(refusal.counter());
+                }
+                refusal.map(|refusal| refusal.for_rpc())
+            }
+        };
+        let is_admitted = refused.is_none();
+        if let Some(error) = refused {
+            respond(core, id, &call.key(), error);
+        }
+        is_admitted
+    }
+
+    /// Handles a request whose payload has arrived, or cannot be read. It becomes the same request as that in a frame.
+    fn request_arrived(&mut self, core: &mut Core, call: &RpcCall, payload: Result<Bytes, ToolError>) {
+        let payload = payload.map_err(|error| Refusal::new(error.code(), error.message()));
+        match payload.and_then(|payload| InboundRequest::by_rpc(core, call, &payload)) {
+            Ok(inbound) => self.take_request(core, inbound),
+            // Not remembered: the request has not arrived, and its caller may send it again.
+            Err(refusal) => {
+                core.cx.count(refusal.counter());
+                respond(core, call.caller.identity(), &call.key(), refusal.for_rpc());
             }
         }
     }
+}
 
-    /// Returns whether a participant may call. The first request of a candidate can bind it, as a plain one can.
-    fn may_call(&mut self, core: &mut Core, id: &Identity) -> bool {
-        if !core.cx.answers_rpc() || !core.peers.may_call_by_rpc(&core.cx, id) {
-            return false;
-        }
-        if core.cx.config.rpc_callers.contains(id) {
-            return true;
-        }
-        self.note_speech(core, id, false);
-        core.peers.is_bound(&core.cx, id)
+/// Returns what a participant has sent by RPC if the room has announced its join. Otherwise it waits for that, or is dropped.
+fn placed(core: &mut Core, from: &Peer, item: HeldItem) -> Option<HeldItem> {
+    match core.peers.place_rpc(from) {
+        RpcStanding::Current => return Some(item),
+        RpcStanding::Dead => core.cx.count(Counter::StaleSid),
+        RpcStanding::Early => core.peers.hold_rpc(&mut core.cx, from, item),
     }
+    None
+}
 
-    /// Handles a request whose stream has ended.
-    fn request_arrived(&mut self, core: &mut Core, call: &RpcCall, payload: Result<Bytes, ToolError>) {
-        // The caller may have lost its rights while its stream arrived.
-        if core.peers.place_rpc(&call.caller) != RpcStanding::Current
-            || !self.may_call(core, call.caller.identity())
-        {
-            return core.cx.complain(call.caller.identity(), Counter::Unauthorized);
-        }
-        self.incoming.handle_rpc(core, call, payload);
+/// Refuses a call of the server itself, which takes only the response.
+fn refuse_server(core: &mut Core, call: &RpcCall) {
+    core.cx.complain(None, Counter::Unauthorized);
+    if core.peers.may_answer_server(&core.cx) {
+        let error = rpc::error(&ErrorCode::PERMISSION_DENIED, "the server itself may not call here", false);
+        respond(core, call.caller.identity(), &call.key(), error);
     }
 }
 
@@ -223,14 +228,4 @@ fn acknowledge(core: &mut Core, call: &RpcCall) {
     let mut packet = Packet::rpc(call.caller.identity().clone(), RpcMessage::Ack { id: call.id.clone() });
     packet.overtakes = true; // a caller waits 7 s for it, and a large result may be on its way
     core.delivery.send_rpc(&mut core.cx, packet);
-}
-
-/// Sends an answer that is not kept.
-pub(in crate::protocol::session) fn respond(
-    core: &mut Core,
-    call: &RpcCall,
-    outcome: Result<Bytes, RpcError>,
-) {
-    let message = RpcMessage::Response(RpcResponse::new(&*call.id, outcome));
-    core.delivery.send_rpc(&mut core.cx, Packet::rpc(call.caller.identity().clone(), message));
 }

@@ -34,9 +34,6 @@ struct Call {
 impl Observed {
     /// Notes the start of a call that the assistant runs itself.
     pub(super) fn begin(&mut self, core: &mut Core, id: &Identity, request: &ToolUseRequest) {
-        if request.id.as_str().len() > core.cx.config.caps.frames.id_bytes {
-            return core.cx.complain(id, Counter::Malformed);
-        }
         if self.0.iter().any(|call| call.id == request.id) {
             return core.cx.count(Counter::Duplicate);
         }
@@ -124,7 +121,8 @@ fn settled(core: &mut Core, call: Call, outcome: Result<(), ErrorCode>) {
         call: call.id,
         tool: call.tool,
         execution: Execution::Server,
-        owner: Some(call.by),
+        owner: Some(call.by.clone()),
+        by: call.by,
         outcome,
         took: core.cx.now.saturating_duration_since(call.began),
     });

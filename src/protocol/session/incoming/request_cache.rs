@@ -4,12 +4,12 @@ use std::{collections::BinaryHeap, fmt, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::claims::Claim;
+use super::{claims::Claim, form::Form};
 use crate::{
     clock::{Instant, later},
     protocol::{
         frame::{Message, ToolUseRequest},
-        session::{JobKey, config::Caps},
+        session::{JobKey, codec::NOTHING_RAN, config::Caps},
     },
     sorted::{SortedMap, SortedSet},
     tool::{CallId, ErrorCode},
@@ -18,7 +18,7 @@ use crate::{
 
 /// The reason why a request is refused: a code, and a line for the caller.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(in crate::protocol::session) struct Refusal {
     pub(super) code: ErrorCode,
     pub(super) text: Box<str>,
     /// Whether the reason is that the client has not bound the caller.
@@ -26,7 +26,12 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
+    /// Creates the refusal of a request for which there is no room, which this text names.
+    pub(in crate::protocol::session) fn busy(limit: String) -> Self {
+        Self::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"))
+    }
+
+    pub(in crate::protocol::session) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
         Self { code, text: text.into(), is_unbound: false }
     }
 }
@@ -39,8 +44,12 @@ pub(super) struct RequestCache {
     answered: SortedSet<CallId>,
     /// The entries that may be dropped, by the time at which they must be.
     droppable: SortedSet<(Instant, CallId)>,
-    /// The same entries, by the stanza of their request.
-    oldest: SortedSet<(u32, CallId)>,
+    /// The same entries, by the stanza of their request. Requests by RPC have none, and are in the order of their answers.
+    oldest: SortedSet<(u32, u64, CallId)>,
+    /// The entries whose answers were sent by RPC, by the time until which they are kept: nothing acknowledges them.
+    kept: SortedSet<(Instant, CallId)>,
+    /// The stanzas of answers that are kept no longer.
+    released: Vec<i32>,
     /// The calls that were stopped before their requests arrived, by the stanza of the stop.
     tombstones: SortedSet<(u32, CallId)>,
     /// The claimed requests that may not start yet.
@@ -63,9 +72,12 @@ pub(super) struct RequestCache {
 pub(super) struct CachedRequest {
     /// `None` in a tombstone, whose request has not arrived.
     pub(super) fingerprint: Option<[u8; 32]>,
+    pub(super) form: Form,
     /// The absolute stanza of the request; in a tombstone that of the stop.
     stanza: u32,
     instance: u32,
+    /// The position among the answers by RPC.
+    order: u64,
     /// How long the entry is kept after the request has settled.
     keep: Duration,
     /// The time at which the entry must be dropped; `None` while it must be kept.
@@ -162,9 +174,23 @@ impl RequestCache {
         stanza.unsigned_abs() < self.highest
     }
 
-    /// Returns whether an entry belongs to the caller's present instance.
-    pub(super) fn is_present(&self, entry: &CachedRequest) -> bool {
-        entry.instance == self.instance
+    /// Returns whether a repeated request of this form comes from the program that sent the first one.
+    pub(super) fn is_present(&self, entry: &CachedRequest, form: &Form) -> bool {
+        match (&entry.form, form) {
+            (Form::Rpc { join, .. }, Form::Rpc { join: again, .. }) => join == again,
+            (Form::Frame, Form::Frame) => entry.instance == self.instance,
+            _ => false,
+        }
+    }
+
+    /// Returns the form of a request.
+    pub(super) fn form_of(&self, id: &CallId) -> Option<&Form> {
+        self.find(id).map(|entry| &entry.form)
+    }
+
+    /// Takes the stanzas of answers that are kept no longer.
+    pub(super) fn take_released(&mut self) -> Vec<i32> {
+        std::mem::take(&mut self.released)
     }
 
     /// Returns the number of remembered requests.
@@ -201,12 +227,13 @@ impl RequestCache {
 
     /// Makes space for one more request by dropping an old one if necessary.
     pub(super) fn make_room(&mut self, limits: &Caps) -> Result<(), Full> {
+        self.drop_kept(limits.requests.table_bytes.saturating_sub(1));
         if self.bytes >= limits.requests.table_bytes {
             return Err(Full);
         }
         while self.entries.len() >= limits.requests.table_entries {
             // The oldest is dropped. Any other would raise the floor above requests that may still arrive.
-            let (_, oldest) = self.oldest.first().cloned().ok_or(Full)?;
+            let (_, _, oldest) = self.oldest.first().cloned().ok_or(Full)?;
             self.forget(&oldest);
         }
         Ok(())
@@ -216,18 +243,14 @@ impl RequestCache {
     pub(super) fn begin(
         &mut self,
         request: &ToolUseRequest,
+        form: Form,
         stanza: Option<i32>,
         keep: Duration,
         job: JobKey,
     ) {
-        let entry = CachedRequest {
-            fingerprint: Some(fingerprint(request)),
-            stanza: stanza.map_or(0, i32::unsigned_abs),
-            instance: self.instance,
-            keep,
-            until: None,
-            state: RequestState::Running(job),
-        };
+        let state = RequestState::Running(job);
+        let entry = self.entry(Some(request), stanza.map_or(0, i32::unsigned_abs), keep, state);
+        let entry = CachedRequest { form, ..entry };
         self.highest = self.highest.max(entry.stanza);
         self.entries.insert(request.id.clone(), entry);
     }
@@ -274,14 +297,7 @@ impl RequestCache {
         }
         // A tombstone may be in its place, which is indexed by the stanza of the stop.
         self.remove(&request.id);
-        let entry = CachedRequest {
-            fingerprint: Some(fingerprint(request)),
-            stanza,
-            instance: self.instance,
-            keep,
-            until: None,
-            state: RequestState::Refused(refusal),
-        };
+        let entry = self.entry(Some(request), stanza, keep, RequestState::Refused(refusal));
         self.entries.insert(request.id.clone(), entry);
         self.may_drop(now, &request.id);
     }
@@ -307,9 +323,7 @@ impl RequestCache {
         if limits.calls.open_per_peer == 0 || self.make_room(limits).is_err() {
             return self.raise_floor(stanza);
         }
-        let state = RequestState::Tombstone;
-        let entry =
-            CachedRequest { fingerprint: None, stanza, instance: self.instance, keep, until: None, state };
+        let entry = self.entry(None, stanza, keep, RequestState::Tombstone);
         self.entries.insert(id.clone(), entry);
         self.tombstones.insert((stanza, id.clone()));
         self.may_drop(now, id);
@@ -359,14 +373,75 @@ impl RequestCache {
         answers.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
+    /// Notes that an answer was sent by RPC under this stanza. It is kept for a repeated request, and in case that its packet
+    /// was not sent.
+    pub(super) fn sent_by_rpc(&mut self, now: Instant, id: &CallId, stanza: i32) {
+        self.note_sent(id, Some(stanza));
+        self.answered.remove(id);
+        self.may_drop(now, id);
+        if let Some(until) = self.find(id).and_then(|entry| entry.until) {
+            self.kept.insert((until, id.clone()));
+        }
+    }
+
+    /// Notes that an answer was not sent, or must be sent again. It must be kept until it is. Returns its stanza.
+    pub(super) fn unsent(&mut self, id: &CallId) -> Option<i32> {
+        let entry = self.entries.get_mut(id)?;
+        let (until, stanza, order) = (entry.until.take(), entry.stanza, entry.order);
+        let sent = self.note_sent(id, None);
+        if let Some(until) = until {
+            self.unindex(id, until, stanza, order);
+            self.answered.insert(id.clone());
+        }
+        sent
+    }
+
+    /// Drops the oldest answers that were sent by RPC until no more bytes than these are kept.
+    pub(super) fn drop_kept(&mut self, most: usize) {
+        while self.bytes > most
+            && let Some((_, id)) = self.kept.pop_first()
+        {
+            self.release(&id);
+        }
+    }
+
     /// Notes that the caller has received the answer, or never will. Its bytes are released.
     pub(super) fn acknowledged(&mut self, now: Instant, id: &CallId) {
+        if self.answer_of(id).is_some() {
+            self.release(id);
+            self.may_drop(now, id);
+        }
+    }
+
+    /// Releases the bytes of an answer.
+    fn release(&mut self, id: &CallId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if let RequestState::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
+            self.released.extend(answer.sent.filter(|_| entry.form.is_rpc()));
             self.answered.remove(id);
             entry.state = RequestState::Done;
-            self.may_drop(now, id);
+        }
+    }
+
+    fn entry(
+        &self,
+        request: Option<&ToolUseRequest>,
+        stanza: u32,
+        keep: Duration,
+        state: RequestState,
+    ) -> CachedRequest {
+        let fingerprint = request.map(fingerprint);
+        let form = Form::Frame;
+        CachedRequest {
+            fingerprint,
+            form,
+            stanza,
+            instance: self.instance,
+            order: 0,
+            keep,
+            until: None,
+            state,
         }
     }
 
@@ -409,10 +484,25 @@ impl RequestCache {
     /// Marks a settled entry as one that may be dropped.
     fn may_drop(&mut self, now: Instant, id: &CallId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
+        if let Some(before) = entry.until.take() {
+            let (stanza, order) = (entry.stanza, entry.order);
+            self.unindex(id, before, stanza, order);
+        }
+        let Some(entry) = self.entries.get_mut(id) else { return };
         let until = later(now, entry.keep);
+        if entry.form.is_rpc() {
+            self.answers += 1;
+            entry.order = self.answers;
+        }
         entry.until = Some(until);
         self.droppable.insert((until, id.clone()));
-        self.oldest.insert((entry.stanza, id.clone()));
+        self.oldest.insert((entry.stanza, entry.order, id.clone()));
+    }
+
+    fn unindex(&mut self, id: &CallId, until: Instant, stanza: u32, order: u64) {
+        self.droppable.remove(&(until, id.clone()));
+        self.oldest.remove(&(stanza, order, id.clone()));
+        self.kept.remove(&(until, id.clone()));
     }
 
     /// Drops an entry and raises the floor to its stanza.
@@ -426,10 +516,10 @@ impl RequestCache {
     }
 
     fn remove(&mut self, id: &CallId) -> Option<CachedRequest> {
+        self.release(id);
         let entry = self.entries.remove(id)?;
         if let Some(until) = entry.until {
-            self.droppable.remove(&(until, id.clone()));
-            self.oldest.remove(&(entry.stanza, id.clone()));
+            self.unindex(id, until, entry.stanza, entry.order);
         }
         self.tombstones.remove(&(entry.stanza, id.clone()));
         Some(entry)
@@ -486,7 +576,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 2);
         for (n, id) in ["a", "b"].into_iter().enumerate() {
-            table.begin(&request(id), Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
+            table.begin(&request(id), Form::Frame, Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
             table.answer(&CallId::known(id), answer(1));
         }
         assert_eq!(table.make_room(&limits), Err(Full), "an answer that is not acknowledged stays");
@@ -505,7 +595,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 2);
         for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
-            table.begin(&request(id), Some(stanza), keep, JobKey(0));
+            table.begin(&request(id), Form::Frame, Some(stanza), keep, JobKey(0));
             table.answer(&CallId::known(id), answer(1));
             table.acknowledged(now, &CallId::known(id));
         }
@@ -520,7 +610,7 @@ mod tests {
     fn bytes_of_answers_are_capped() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_bytes = 100);
-        table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
+        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, JobKey(0));
         table.answer(&CallId::known("a"), answer(100));
         assert_eq!(table.make_room(&limits), Err(Full));
         table.acknowledged(now, &CallId::known("a"));
@@ -531,7 +621,7 @@ mod tests {
     fn a_refusal_is_remembered_by_entry_or_floor() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 1);
-        table.begin(&request("a"), Some(-1), KEEP, JobKey(0));
+        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, JobKey(0));
         table.refuse(now, &request("b"), Some(-2), KEEP, Refusal::new(ErrorCode::BUSY, ""), &limits);
         assert!(table.find(&CallId::known("b")).is_none() && table.is_below_floor(Some(-2)));
     }

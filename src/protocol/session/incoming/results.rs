@@ -1,7 +1,10 @@
 //! Sends results to callers once, and keeps them until they are acknowledged.
 
 use super::{
-    Core, Incoming, Purpose, RequestCache, Timer, request_cache::UnacknowledgedResult, result_message,
+    Core, Incoming, Purpose, RequestCache, Timer,
+    form::{self, Form},
+    request_cache::UnacknowledgedResult,
+    result_message,
 };
 use crate::{
     protocol::{
@@ -83,7 +86,7 @@ impl Incoming {
     /// Handles a result whose packet was not sent. The result is kept and sent again when its caller is reachable.
     pub(crate) fn result_unsent(&mut self, caller: &Identity, call: &CallId) {
         if let Some(cache) = self.caches.get_mut(caller) {
-            cache.note_sent(call, None);
+            cache.unsent(call);
         }
     }
 
@@ -115,7 +118,7 @@ impl Incoming {
             self.put_error_in_place(core, caller, call, error);
             return None;
         }
-        let sent = self.caches.get_mut(caller).and_then(|cache| cache.note_sent(call, None));
+        let sent = self.caches.get_mut(caller).and_then(|cache| cache.unsent(call));
         if let Some(stanza) = sent
             && core.delivery.forget_frame(caller, stanza)
         {
@@ -163,6 +166,15 @@ impl Incoming {
         self.send_result(core, caller, call);
     }
 
+    /// Sends the result of a request by RPC again, which its caller has repeated.
+    pub(super) fn answer_again(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
+        let before = self.caches.get_mut(caller).and_then(|cache| cache.unsent(call));
+        if let Some(stanza) = before {
+            core.delivery.forget_frame(caller, stanza);
+        }
+        self.send_result(core, caller, call);
+    }
+
     /// Withdraws a large result that is being sent because its caller has stopped the call.
     pub(super) fn withdraw_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
@@ -180,6 +192,9 @@ impl Incoming {
     /// Sets the timer of a caller's remembered requests, which have changed.
     pub(super) fn set_expiry(&mut self, core: &mut Core, caller: &Identity) {
         let timer = Timer::Table(caller.clone());
+        for stanza in self.caches.get_mut(caller).map(RequestCache::take_released).unwrap_or_default() {
+            core.delivery.forget_frame(caller, stanza);
+        }
         match self.caches.get(caller).and_then(RequestCache::next_expiry) {
             Some(at) => core.cx.set_timer(timer, at.saturating_duration_since(core.cx.now)),
             None => core.cx.timers.cancel(&timer),
@@ -192,9 +207,9 @@ impl Incoming {
         let Some(answer) = cache.answer_of(call) else { return };
         // The message that did not fit may be such an error itself. Sending another one at once would repeat
         // this forever.
-        let is_second = size_of_answer(&answer.message) <= size_of_answer(&message);
+        let is_second = code_of(&answer.message) == Some(&ErrorCode::RESULT_TOO_LARGE);
         answer.message = message;
-        let sent = cache.note_sent(call, None);
+        let sent = cache.unsent(call);
         let has_room = sent.is_some_and(|stanza| core.delivery.forget_frame(caller, stanza));
         if !is_second {
             self.send_result(core, caller, call);
@@ -206,11 +221,23 @@ impl Incoming {
 
     /// Sends a result. If it was sent before, the stanza stays the same. An acknowledged result is not sent.
     fn send_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) -> Option<Sent> {
-        let remote = core.peers.get(caller).filter(|remote| remote.is_reachable())?;
+        let cache = self.caches.get_mut(caller)?;
+        let form = cache.form_of(call)?.clone();
+        let remote = core.peers.get(caller).filter(|remote| form.reaches(core, caller, remote))?;
         let acknowledges = remote.lists(Feature::Ack);
-        let answer = self.caches.get_mut(caller)?.answer_of(call)?;
-        let (mut message, before) = (answer.message.clone(), answer.sent());
-        let meta = if answer.states_start { codec::begun() } else { Meta::default() };
+        let answer = cache.answer_of(call)?;
+        let (mut message, before, began) = (answer.message.clone(), answer.sent(), answer.states_start);
+        if let (Form::Rpc { version, .. }, Message::ToolUseResult(result)) = (&form, &message) {
+            if before.is_some() {
+                return None; // nothing acknowledges it, so it is sent once
+            }
+            let sent = form::send_result(core, caller, *version, result, began)?;
+            core.delivery.await_acknowledgement(caller, &sent, Purpose::Result(call.clone()));
+            cache.sent_by_rpc(core.cx.now, call, sent.stanza);
+            self.set_expiry(core, caller);
+            return None;
+        }
+        let meta = if began { codec::begun() } else { Meta::default() };
         let sent = match before {
             // Under its stanza, by which the caller's acknowledgement finds it whichever copy arrives.
             Some(stanza) => core.post_again(caller, stanza, &meta, &message),
@@ -251,11 +278,19 @@ impl Incoming {
 
     /// Checks whether one more result of this size may be kept for its caller, or returns the largest size allowed. A
     /// single result may exceed the limit.
-    fn room_for(&self, core: &Core, caller: &Identity, size: usize) -> Result<(), usize> {
-        let kept = self.caches.get(caller).map_or(0, RequestCache::kept_bytes);
-        let room = core.cx.config.caps.requests.table_bytes.saturating_sub(kept);
+    fn room_for(&mut self, core: &Core, caller: &Identity, size: usize) -> Result<(), usize> {
+        let most = core.cx.config.caps.requests.table_bytes;
+        let Some(cache) = self.caches.get_mut(caller) else { return Ok(()) };
+        cache.drop_kept(most.saturating_sub(size));
+        let kept = cache.kept_bytes();
+        let room = most.saturating_sub(kept);
         if kept > 0 && size > room { Err(room) } else { Ok(()) }
     }
+}
+
+fn code_of(message: &Message) -> Option<&ErrorCode> {
+    let Message::ToolUseResult(result) = message else { return None };
+    result.error_code.as_ref()
 }
 
 fn size_of_answer(message: &Message) -> usize {

@@ -166,7 +166,7 @@ impl Jobs {
         if open >= cx.config.caps.requests.open_questions {
             let error = ToolError::new(ErrorCode::BUSY, "too many questions are open; nothing ran");
             // Without an `Abort`, since the driver has not been shown this job.
-            return self.forget(cx, key).map(|job| Ended { key, job, outcome: Err(error) });
+            return self.forget(cx, key).map(|job| Ended { job, outcome: Err(error) });
         }
         self.consents.open.insert(key, OpenQuestion { job, shown: tool, run });
         cx.timers.set(now, Timer::Consent(key), left);

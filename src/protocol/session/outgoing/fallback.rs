@@ -104,10 +104,6 @@ impl Outgoing {
             core.cx.count(Counter::Late);
         } else {
             core.cx.complain(id, Counter::NotPermitted);
-            // The answer carries the id back, so one of any length would be an echo of the sender's choice.
-            if call.as_str().len() > core.cx.config.caps.frames.id_bytes {
-                return;
-            }
         }
         // Also if the call is over: without an answer the client would repeat the claim until its time is up.
         answer_claim(core, id, stanza, &call, granted.is_some());
@@ -218,9 +214,9 @@ impl Outgoing {
     }
 
     /// Returns whether the local participant may still run the call. An owner that started without a grant keeps it,
-    /// because the tool must not run twice.
+    /// because the tool must not run twice. For a call that a barge-in has settled, nothing may start.
     fn may_run_instead(&self, key: CallKey, how: Fallback) -> bool {
-        let not_begun = |call: &&Call| !call.began_at_owner && call.asked().is_some();
+        let not_begun = |call: &&Call| !call.began_at_owner && call.rest.is_none() && call.asked().is_some();
         self.calls.get(&key).filter(not_begun).is_some_and(|call| call.fallback == how)
     }
 
@@ -258,10 +254,12 @@ fn time_for_either(core: &Core, call: &Call) -> Duration {
     time_left(&core.cx, call).min(own.limit.saturating_sub(spent))
 }
 
-/// Returns the local tool of a call that a client may run instead, if the call names no owner.
+/// Returns the local tool of a call that a client may run instead, if the call names no owner. One that was sent to a
+/// replaced instance may have run there, so only an owner may run it.
 pub(super) fn preferring_client(core: &Core, call: &Call) -> Option<ToolName> {
     let known = core.cx.local.tool(&call.tool).filter(|tool| tool.tool_options().prefer_client);
-    known.filter(|_| call.named.is_none()).map(|tool| tool.name().clone())
+    let is_ours = call.named.is_none() && call.earlier.last().is_none();
+    known.filter(|_| is_ours).map(|tool| tool.name().clone())
 }
 
 fn answer_claim(core: &mut Core, id: &Identity, stanza: i32, call: &CallId, granted: bool) {

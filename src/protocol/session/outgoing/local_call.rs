@@ -10,7 +10,7 @@ use crate::{
             Output,
             codec::result_message,
             disclosure::Discloser,
-            jobs::{Ended, Reported, Running, Via, limit_of},
+            jobs::{Ended, Reported, Running, limit_of},
         },
     },
     tool::{
@@ -36,9 +36,10 @@ impl Outgoing {
         let (own, visibility) = (limit_of(known, asked), known.tool_options().disclose);
         let mut limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
         if limit.is_zero() {
-            // The tool's own limit has passed while the call was at a client.
-            let limit = call.budget.limit;
-            return self.conclude(core, key, Err(CallError::Timeout { limit }));
+            // The tool's own limit has passed while the call was at a client, which has not started it either.
+            let text = format!("not started within {} ms; nothing ran", call.budget.limit.as_millis());
+            let error = ToolError::new(ErrorCode::TIMEOUT, text).of_unbegun();
+            return self.conclude(core, key, Err(CallError::Tool(error)));
         }
         if own < limit {
             (limit, call.budget.limit) = (own, own);
@@ -92,7 +93,7 @@ impl Outgoing {
             visibility,
             is_reported: false,
             reported: Reported::default(),
-            via: Via::Frame,
+            is_silent: false,
         };
         let meta = call.meta.clone();
         core.cx.set_timer(Timer::Deadline(key), limit);

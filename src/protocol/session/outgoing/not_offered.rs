@@ -18,7 +18,12 @@ const COMPARED: usize = 1024;
 impl Outgoing {
     /// Returns the error of a call that found no owner.
     pub(super) fn no_owner_error(&self, core: &Core, call: &Call) -> CallError {
-        why_nobody(core, &call.tool, wanted(core, call))
+        match &call.declined {
+            Some((owner, _)) => {
+                CallError::unknown_tool(&call.tool, NotOffered::Declined { owner: owner.clone() })
+            }
+            None => why_nobody(core, &call.tool, wanted(core, call)),
+        }
     }
 
     /// Pings the clients that may still register the tool that a call waits for.

@@ -69,7 +69,7 @@ impl Outgoing {
             }
             core.cx.stats.add(if repeated { Counter::Duplicate } else { Counter::Late }, 1);
             if result.success {
-                core.cx.log.late(&result.id, core.cx.now);
+                core.cx.note_late(&result.id);
             }
         } else {
             core.cx.complain(id, Counter::NotPermitted);
@@ -256,8 +256,9 @@ impl Outgoing {
         let of_old = |call: &Call| call.asked().is_some_and(|asked| asked.instance.is_some());
         let mut reassigned = Vec::new();
         for (key, call) in self.calls.of_owner(id) {
-            // An unclaimed call is run by the local participant, so it is not sent again.
-            let may_wait = call.fallback != Fallback::UntilClaimed;
+            // An unclaimed call is run by the local participant, so it is not sent again. For a call that a barge-in
+            // has settled, no tool may start.
+            let may_wait = call.fallback != Fallback::UntilClaimed && call.rest.is_none();
             if may_wait && of_old(call) && idempotent(call) {
                 reassigned.push(key);
             }
@@ -333,7 +334,7 @@ impl Outgoing {
         if let Some(rest) = call.rest {
             return self.rest_ended(core, call, rest, owner, result);
         }
-        core.cx.log.result_size(&call.id, &result);
+        core.cx.log.result_size(core.cx.local.participant.identity(), &call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         let took = core.cx.now.saturating_duration_since(call.began);
         core.cx.event(Event::Settled {
@@ -341,6 +342,7 @@ impl Outgoing {
             tool: call.tool.to_string(),
             execution,
             owner: owner.clone(),
+            by: core.cx.local.identity().clone(),
             outcome,
             took,
         });

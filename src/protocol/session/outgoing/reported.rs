@@ -34,6 +34,7 @@ impl Outgoing {
             stage: Stage::Waiting,
             detached: true,
             earlier: EarlierOwners::default(),
+            declined: None,
             began_at_owner: false,
             rate: Window::default(),
             late: None,

@@ -101,6 +101,11 @@ impl Outgoing {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
             if core.cx.now < call.waits_until {
                 let left = call.waits_until.saturating_duration_since(core.cx.now);
+                if call.declined.is_some() {
+                    let choice = self.choose(core, &call.tool, call.named.as_ref());
+                    core.cx.set_timer(Timer::OwnerWait(key), left);
+                    return self.apply_choice(core, key, choice);
+                }
                 self.probe(core, key);
                 return core.cx.set_timer(Timer::OwnerWait(key), left);
             }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Asked, Call, CallKey, Core, Counter, Outgoing, Purpose, milliseconds, settled::Gone, time_left};
+use super::{
+    Asked, Call, CallKey, Core, Counter, Outgoing, Purpose, Stage, Timer, milliseconds, settled::Gone,
+    time_left,
+};
 use crate::{
     protocol::{
         rpc::{self, Reply},
@@ -24,8 +27,8 @@ use crate::{
 /// The number of pings after which an owner that is called by RPC has timed out.
 const PINGS: u32 = 3;
 
-/// The timeout in a ping. The acknowledgement, which is sent at once, shows enough.
-const PING_TIMEOUT_MS: u32 = 1_000;
+/// The wait before a call is made again whose owner has no such method yet: 0.5 s.
+const METHOD_AGAIN: Duration = Duration::from_millis(500);
 
 /// The shortest interval between two checks, however short the silence timeout is, so that time can advance.
 const SHORTEST_ROUND: Duration = Duration::from_millis(1);
@@ -68,7 +71,7 @@ impl Outgoing {
         owner: &Identity,
         reach: Reach,
     ) -> Result<Asked, CallError> {
-        let by_rpc = AskedByRpc::new(&call.id, 1);
+        let by_rpc = AskedByRpc::new(&call.id, 1 + call.declined.as_ref().map_or(0, |(_, times)| *times));
         let sent = post(core, call, owner, reach, &by_rpc.id)?;
         Ok(Asked { rpc: Some(by_rpc), ..Asked::new(core, call, owner, sent.stanza) })
     }
@@ -132,7 +135,7 @@ impl Outgoing {
                 let Some(call) = self.calls.get(&key) else { return };
                 let read = read_outcome(core, call, by, outcome);
                 self.request_delivered(core, key);
-                if !self.run_declined_call(core, key, &read) {
+                if !self.run_declined_call(core, key, &read) && !self.wait_for_method(core, key, &read) {
                     self.settle_by_owner(core, key, read);
                 }
             }
@@ -142,12 +145,30 @@ impl Outgoing {
                 let is_repeated = self.settled.answered(&call);
                 core.cx.count(if is_repeated { Counter::Duplicate } else { Counter::Late });
                 if matches!(outcome, RpcOutcome::Message(Ok(_)) | RpcOutcome::Stream(Ok(_))) {
-                    core.cx.log.late(&call, core.cx.now);
+                    core.cx.note_late(&call);
                 }
             }
             None if core.peers.is_rpc_ping(by, id) => {}
             None => core.cx.complain(by, Counter::NotPermitted),
         }
+    }
+
+    /// Lets a call wait whose owner has no such method yet: an app can only register it after it has joined. Nothing has run,
+    /// so the call is made again, under another id, until its owner wait is over. Returns false if it is.
+    fn wait_for_method(&mut self, core: &mut Core, key: CallKey, answer: &Result<Value, CallError>) -> bool {
+        let waits = |call: &&Call| call.rest.is_none() && call.waits_until > core.cx.now;
+        let Some(call) = self.calls.get(&key).filter(waits) else { return false };
+        if !matches!(answer, Err(CallError::UnknownTool { .. })) {
+            return false;
+        }
+        let left = call.waits_until.saturating_duration_since(core.cx.now);
+        let Some(Stage::Asked(asked)) = self.calls.set_stage(key, Stage::Waiting) else { return false };
+        self.stop_sending(core, &asked);
+        if let Some(call) = self.calls.get_mut(&key) {
+            call.declined = Some((asked.owner, asked.rpc.map_or(1, |rpc| rpc.times)));
+        }
+        core.cx.set_timer(Timer::OwnerWait(key), METHOD_AGAIN.min(left));
+        true
     }
 
     /// Finds the call that a request by RPC of this id belongs to, if this participant was sent it.
@@ -160,6 +181,10 @@ impl Outgoing {
             let is_last = asked.rpc.as_ref().is_some_and(|rpc| *rpc.id == *id)
                 && !core.delivery.is_unsent(owner, asked.stanza);
             return Some(if is_last { Found::Open(key) } else { Found::Former });
+        }
+        let declined = self.calls.key_of(&call).and_then(|key| self.calls.get(&key)?.declined.as_ref());
+        if declined.is_some_and(|(by, _)| by == owner) {
+            return Some(Found::Former);
         }
         self.settled.get(&call).map(Gone::asked).filter(is_its).map(|_| Found::Settled(call))
     }
@@ -196,11 +221,7 @@ impl Outgoing {
         let due = u32::try_from(rounds).unwrap_or(u32::MAX).min(PINGS);
         let Core { cx, peers, delivery, .. } = core;
         if let Some(id) = peers.next_rpc_ping(cx, owner, since, due) {
-            let request = RpcRequest::new(id, rpc::PING, Bytes::new(), PING_TIMEOUT_MS);
-            let mut packet = Packet::rpc(owner.clone(), RpcMessage::Request(request));
-            packet.overtakes = true;
-            cx.count(Counter::Pings);
-            delivery.send_rpc(cx, packet);
+            delivery.ping_by_rpc(cx, owner, id);
         }
         Some((silence + round * due).saturating_sub(silent).max(SHORTEST_ROUND))
     }

@@ -337,8 +337,6 @@ impl Outgoing {
         {
             self.forget_settled(core, &first);
         }
-        // An `either` call that the assistant ran itself has a record from the client that was asked first.
-        self.forget_settled(core, &call);
         self.settled.insert(call, gone);
         self.set_settled_timer(core);
     }

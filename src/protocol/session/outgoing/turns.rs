@@ -8,7 +8,7 @@ use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, St
 use crate::{
     protocol::session::Output,
     sorted::SortedMap,
-    tool::{BargeIn, CallError, CallId, StopReason},
+    tool::{BargeIn, CallError, CallId, ErrorCode, StopReason, ToolError},
     transport::Identity,
     value::Value,
 };
@@ -128,7 +128,7 @@ impl Outgoing {
     ) {
         if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
             core.cx.count(Counter::Late);
-            core.cx.log.late(&call.id, core.cx.now);
+            core.cx.note_late(&call.id);
         }
         if rest == BargeIn::Report {
             self.report_late(core, call, owner, result, None);
@@ -198,6 +198,7 @@ impl Outgoing {
             tool,
             execution,
             owner: Some(owner),
+            by: core.cx.local.identity().clone(),
             outcome: Err(error.code()),
             took: core.cx.now.saturating_duration_since(began),
         });
@@ -208,10 +209,14 @@ impl Outgoing {
         let limits = &core.cx.config.caps;
         let mut size = size_of(&late);
         if size > limits.calls.late_bytes {
-            let error = CallError::TooLarge { size, limit: limits.calls.late_bytes };
             // The call still appears in the next turn, with the reason. Its result alone would push out all
-            // others.
-            late.result = std::sync::Arc::new(Err(error));
+            // others. Whether it may have run stays as it was: the code of such a failure is one that proves it.
+            let code = match &*late.result {
+                Err(error) if !error.may_have_run() => error.code(),
+                _ => ErrorCode::RESULT_TOO_LARGE,
+            };
+            let text = format!("the late result has {size} bytes; the limit is {}", limits.calls.late_bytes);
+            late.result = std::sync::Arc::new(Err(CallError::Tool(ToolError::new(code, text))));
             size = size_of(&late);
         }
         let turns = &mut self.turns;
@@ -227,10 +232,13 @@ impl Outgoing {
     }
 }
 
-/// Returns the barge-in rule of a call's tool. A call without an owner, or without a claim, cannot be left running.
+/// Returns the barge-in rule of a call's tool. A call whose tool cannot have started cannot be left running: nothing may
+/// start for it after the interruption.
 fn rule_of(core: &Core, call: &Call) -> BargeIn {
     let tool = match call.stage() {
         _ if call.fallback == Fallback::UntilClaimed => None,
+        Stage::Own(job) if core.jobs.awaits_consent(*job) => None,
+        Stage::Asked(asked) if asked.was_never_sent(core) => None,
         Stage::Own(_) => core.cx.local.tool(&call.tool),
         _ => call.owner().and_then(|owner| core.peers.get(&owner)?.tool(&call.tool)),
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Context, Delivery, Peers, Remote, Selected, Timer, remote::Presence};
 use crate::{
-    protocol::session::Event,
+    protocol::session::{Event, recipients::Feature},
     transport::{Identity, Participant, Role},
 };
 
@@ -151,12 +151,19 @@ impl Peers {
         }
     }
 
-    /// Client: pings the bound assistant because it sends nothing.
+    /// Client: pings the bound assistant because it sends nothing. One that calls by RPC alone is pinged so, once in each
+    /// silence timeout.
     pub(crate) fn ping(&mut self, cx: &mut Context, delivery: &mut Delivery, bound: &Identity) {
-        if let Some(remote) = self.remotes.get_mut(bound) {
-            remote.note_ping(cx.now);
+        let Some(remote) = self.remotes.get_mut(bound) else { return };
+        remote.note_ping(cx.now);
+        if remote.is_reachable() && remote.lists(Feature::Ack) {
+            return delivery.ping(cx, self, bound);
         }
-        delivery.ping(cx, self, bound);
+        let (since, interval) = (remote.heard_at(), cx.config.times.silence.as_nanos().max(1));
+        let due = cx.now.saturating_duration_since(since).as_nanos() / interval;
+        if let Some(id) = self.next_rpc_ping(cx, bound, since, u32::try_from(due).unwrap_or(u32::MAX)) {
+            delivery.ping_by_rpc(cx, bound, id);
+        }
     }
 
     /// Client: returns the present participants that have sent a frame and may become its assistant.

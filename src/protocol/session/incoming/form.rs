@@ -1,0 +1,155 @@
+//! Writes what is sent about a request in the form in which the request came: as frames, or by LiveKit's RPC (`wire.md`,
+//! section 10.1). Nothing else of the requests depends on it.
+
+use super::{Core, InboundRequest, Refusal};
+use crate::{
+    protocol::{
+        frame::{Message, Meta, ToolUseResult},
+        rpc::{self, RequestForm, RpcCall},
+        session::{
+            Counter,
+            codec::{self, result_message},
+            context::Context,
+            delivery::{Sent, text_packet},
+            peers::Remote,
+        },
+    },
+    tool::{CallId, ErrorCode, ToolError},
+    transport::{Identity, Packet, Participant, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcResponse, Sid},
+};
+
+/// How a request was sent, and to whom its answer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As a frame.
+    Frame,
+    /// By LiveKit's RPC, in this join of its caller. Nothing acknowledges its answer.
+    Rpc { join: Sid, version: RequestForm },
+}
+
+impl Form {
+    pub(super) fn is_rpc(&self) -> bool {
+        rpc::IS_BUILT && matches!(self, Self::Rpc { .. })
+    }
+
+    /// Returns whether its answers may be sent to the caller in its present join. An SDK keeps its requests when it joins
+    /// again, and another program must not get their results: that join must have the right to call itself.
+    pub(super) fn reaches(&self, core: &Core, caller: &Identity, remote: &Remote) -> bool {
+        match self {
+            Self::Frame => remote.is_reachable(),
+            Self::Rpc { join, .. } => {
+                let is_same = remote.sid() == Some(join);
+                remote.is_here() && (is_same || core.peers.may_call_by_rpc(&core.cx, caller))
+            }
+        }
+    }
+}
+
+/// Sends a refusal. Returns its message.
+pub(super) fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) -> Message {
+    let error = ToolError::new(refusal.code.clone(), &*refusal.text);
+    let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
+    if inbound.form.is_rpc() {
+        respond(core, &inbound.caller, inbound.id(), refusal.for_rpc());
+        return message;
+    }
+    let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
+    if let Err(error) = core.post(&inbound.caller, &meta, &message) {
+        tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
+    }
+    message
+}
+
+/// Refuses a request whose id has been used.
+pub(super) fn refuse_repeated(core: &mut Core, inbound: &InboundRequest, why: &str) {
+    if inbound.form.is_rpc() {
+        let error = rpc::error(&ErrorCode::EXECUTION_ERROR, why, true);
+        return respond(core, &inbound.caller, inbound.id(), error);
+    }
+    let about = Some(inbound.id().as_str().to_owned());
+    core.delivery.refuse_frame(&mut core.cx, &core.peers, &inbound.caller, 304, why, about);
+}
+
+/// Sends the result of a request by RPC. `began` states that its tool had started, whatever its code says.
+pub(super) fn send_result(
+    core: &mut Core,
+    caller: &Identity,
+    version: RequestForm,
+    result: &ToolUseResult,
+    began: bool,
+) -> Option<Sent> {
+    let Core { cx, peers, delivery, .. } = core;
+    let packet = packet_of(cx, caller, peers.get(caller)?, version, result, began);
+    Some(delivery.post_rpc(cx, packet))
+}
+
+/// Sends an error that is not kept.
+pub(in crate::protocol::session) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
+    let message = RpcMessage::Response(RpcResponse::new(id.as_str(), Err(error)));
+    core.delivery.send_rpc(&mut core.cx, Packet::rpc(to.clone(), message));
+}
+
+impl Refusal {
+    /// Returns what counts it.
+    pub(in crate::protocol::session) fn counter(&self) -> Counter {
+        if self.code == ErrorCode::BUSY { Counter::Busy } else { Counter::Refused }
+    }
+
+    /// Returns the refusal as an error of RPC. Nothing has run.
+    pub(in crate::protocol::session) fn for_rpc(&self) -> RpcError {
+        let code = if self.is_unbound { ErrorCode::from("not_bound") } else { self.code.clone() };
+        rpc::error(&code, &self.text, false)
+    }
+}
+
+impl InboundRequest {
+    /// Reads a request by RPC.
+    ///
+    /// # Errors
+    /// Why its payload cannot be read.
+    pub(in crate::protocol::session) fn by_rpc(
+        core: &Core,
+        call: &RpcCall,
+        payload: &[u8],
+    ) -> Result<Self, Refusal> {
+        let longest = core.cx.config.times.longest_call;
+        let refused = |error: ToolError| Refusal::new(error.code(), error.message());
+        let form = Form::Rpc { join: call.caller.sid().clone(), version: call.form };
+        let request = call.request(payload, longest).map_err(refused)?;
+        Ok(Self::new(call.caller.identity(), request, form))
+    }
+}
+
+/// Returns the packet of an answer, in the version of its request.
+fn packet_of(
+    cx: &mut Context,
+    caller: &Identity,
+    remote: &Remote,
+    version: RequestForm,
+    result: &ToolUseResult,
+    began: bool,
+) -> Packet {
+    let id = result.id.as_str();
+    let response = |outcome| Packet::rpc(caller.clone(), RpcMessage::Response(RpcResponse::new(id, outcome)));
+    let too_large = |size, limit| {
+        let text = format!("the result has {size} bytes; the limit is {limit} bytes");
+        response(Err(rpc::error(&ErrorCode::RESULT_TOO_LARGE, &text, true)))
+    };
+    let payload = match rpc::answer(result, began) {
+        Ok(payload) => payload,
+        Err(error) => return response(Err(error)),
+    };
+    let (described, streams) = (remote.description(), cx.config.streams);
+    let protocol = described.map_or(0, Participant::protocol);
+    let is_small = payload.len() <= rpc::MAX_PAYLOAD;
+    match version {
+        RequestForm::Packet if is_small => response(Ok(payload)),
+        RequestForm::Stream if !streams && is_small => response(Ok(payload)),
+        RequestForm::Packet if protocol == 0 || !streams => too_large(payload.len(), rpc::MAX_PAYLOAD),
+        _ if payload.len() > rpc::MAX_STREAM => too_large(payload.len(), rpc::MAX_STREAM),
+        RequestForm::Packet | RequestForm::Stream => {
+            let attributes = rpc::result_attributes(id);
+            text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
+        }
+    }
+}
