@@ -698,7 +698,7 @@ impl Session {
             tracing::debug!(?late, "the process was suspended");
             let Core { cx, peers, delivery, .. } = &mut self.core;
             cx.timers.postpone(late);
-            delivery.restart_stream_timeouts(now);
+            delivery.restart_timeouts(now);
             peers.restart_peer_timeouts(now);
         }
         match self.phase {

@@ -46,6 +46,8 @@ pub(super) struct Flying {
     retries: u32,
     /// Whether it was sent more than once, by its own timer or in answer to a repeated request.
     repeated: bool,
+    /// Whether the local connection was lost or the process suspended since it was sent.
+    was_interrupted: bool,
     wait: Duration,
     again_at: Option<Instant>,
     /// When the packet that was sent last is sent once more.
@@ -115,6 +117,7 @@ impl Flight {
             sent_at: now,
             retries: 0,
             repeated: false,
+            was_interrupted: false,
             wait,
             again_at: Some(later(now, wait)),
             double_at: spacing.map(|spacing| later(now, spacing)),
@@ -137,6 +140,13 @@ impl Flight {
     ) -> Answered {
         let frame = self.frames.remove(&stanza.unsigned_abs());
         frame.map_or(Answered::Unclear, |frame| frame.measure(now, by, held, trip))
+    }
+
+    /// Takes the times of the frames in transit for no samples, because of an outage or a suspension.
+    pub(super) fn interrupt(&mut self) {
+        for frame in self.frames.values_mut() {
+            frame.was_interrupted = true;
+        }
     }
 
     /// Stops sending a frame again.
@@ -270,7 +280,7 @@ impl Flying {
         let took = since(self.sent_at);
         // An answer on `_reliable` may have waited for SCTP's timer or behind a large frame. That is not the
         // path's round trip.
-        if by != Lane::Lossy {
+        if by != Lane::Lossy || self.was_interrupted {
             return Answered::Unclear;
         }
         if !self.repeated {
@@ -287,7 +297,9 @@ impl Flying {
         if trip.late(since(self.begun_at)) {
             return Answered::Late;
         }
-        if trip.may_be_whole(took) { Answered::Again } else { Answered::Unclear }
+        // Not since it was sent again: that may have been in answer to a request that was repeated too early.
+        let after_wait = since(self.begun_at).saturating_sub(self.wait / (1 << self.retries));
+        if trip.may_be_whole(after_wait) { Answered::Again } else { Answered::Unclear }
     }
 
     fn double(&mut self, now: Instant) -> Due {

@@ -76,9 +76,6 @@ pub(super) struct FastLane {
 struct Arrival {
     /// The lane on which its last packet arrived.
     by: Lane,
-    at: Instant,
-    /// Whether a second packet on `_lossy` followed soon after the first.
-    came_twice: bool,
     answered_at: Option<Instant>,
 }
 
@@ -153,6 +150,11 @@ impl FastLane {
         (is_lossy && !is_full).then(|| self.trip.spacing())
     }
 
+    /// Notes an outage or a suspension: the times of the frames in transit say nothing about the path.
+    pub(super) fn interrupt(&mut self) {
+        self.flight.interrupt();
+    }
+
     /// Stops sending a frame.
     pub(super) fn forget(&mut self, stanza: i32) {
         self.flight.forget(stanza);
@@ -170,32 +172,16 @@ impl FastLane {
     }
 
     /// Notes a received frame that needs an answer.
-    fn receive(&mut self, now: Instant, stanza: Option<i32>, by: Lane) {
+    fn receive(&mut self, stanza: Option<i32>, by: Lane) {
         let Some(stanza) = stanza.map(i32::unsigned_abs) else { return };
         if let Some(it) = self.received.get_mut(&stanza) {
-            let is_double = it.by == Lane::Lossy
-                && by == Lane::Lossy
-                && now.saturating_duration_since(it.at) < self.trip.half();
             it.by = by;
-            if is_double && !std::mem::replace(&mut it.came_twice, true) {
-                self.note_double(now, stanza);
-            }
             return;
         }
         if self.received.len() == MAX_RECEIVED {
             self.received.pop_first(); // stanzas rise, so the first is the oldest
         }
-        self.received.insert(stanza, Arrival { by, at: now, came_twice: false, answered_at: None });
-    }
-
-    /// Notes that the peer sends its frames twice. One that came once since the last double has lost a packet, unless it was
-    /// answered before its second packet was due.
-    fn note_double(&mut self, now: Instant, stanza: u32) {
-        let Some(before) = self.loss.came_twice(stanza).filter(|_| self.trip.is_long()) else { return };
-        let mut between = self.received.range(before + 1..stanza);
-        if between.any(|(_, it)| it.by == Lane::Lossy && !it.came_twice) {
-            self.loss.note(now);
-        }
+        self.received.insert(stanza, Arrival { by, answered_at: None });
     }
 }
 
@@ -290,11 +276,11 @@ impl Delivery {
                     }
                 }
                 if it.is_claim() {
-                    lane.receive(cx.now, stanza, incoming.lane);
+                    lane.receive(stanza, incoming.lane);
                 }
             }
             Message::ToolUseRequest(_) | Message::ToolUseResult(_) | Message::ControlStop(_) => {
-                lane.receive(cx.now, stanza, incoming.lane);
+                lane.receive(stanza, incoming.lane);
             }
             _ => {}
         }

@@ -141,7 +141,7 @@ impl Exchange {
                 // The last packets of all peers are older now by the length of the outage. Without new
                 // starting points, the timeouts that have just been resumed would expire because of it.
                 cx.timers.resume(cx.now);
-                delivery.restart_stream_timeouts(cx.now);
+                delivery.restart_timeouts(cx.now);
                 peers.restart_peer_timeouts(cx.now);
                 self.send_all_unsent(core);
             }
