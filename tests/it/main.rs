@@ -206,6 +206,7 @@ mod session_security;
 mod session_shares;
 mod session_silence;
 mod session_streams;
+mod session_time;
 mod session_turns;
 mod session_views;
 mod session_world;

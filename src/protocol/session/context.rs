@@ -162,7 +162,7 @@ impl Context {
         self.local.role == Role::Client
     }
 
-    /// Sets a timer that replaces its previous deadline.
+    /// Sets a timer, unless it has a deadline that it keeps.
     pub(super) fn set_timer(&mut self, timer: Timer, after: Duration) {
         self.timers.set(self.now, timer, after);
     }
@@ -217,9 +217,7 @@ impl Context {
             None if known >= MAX_COMPLAINTS => {}
             None => {
                 self.complaints.insert((by.cloned(), what), Complaint::reported(now));
-                if !self.timers.is_set(&Timer::Complaints) {
-                    self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
-                }
+                self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
                 self.event(Event::Violation { by: by.cloned(), what, times: 1 });
             }
         }

@@ -244,9 +244,7 @@ impl Streams {
             heard_at: now,
         };
         self.insert(key, inflow);
-        if !cx.timers.is_set(&Timer::Streams) {
-            cx.set_timer(Timer::Streams, cx.config.times.stream_idle.min(cx.config.times.stream));
-        }
+        cx.set_timer(Timer::Streams, cx.config.times.stream_idle.min(cx.config.times.stream));
         Part::Taken
     }
 

@@ -407,10 +407,7 @@ impl Exchange {
         let Some(times) = times else { return true };
         let wait = wait_after_refusals(times);
         tracing::debug!(peer = %id, packet, times, ?wait, "the peer has refused a stream");
-        // A timer that is set sends everything that waits. A later refusal must not postpone it.
-        if !core.cx.timers.is_set(&Timer::Queue(id.clone())) {
-            core.cx.set_timer(Timer::Queue(id.clone()), wait);
-        }
+        core.cx.set_timer(Timer::Queue(id.clone()), wait);
         true
     }
 }

@@ -120,9 +120,7 @@ impl Peers {
         let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, since);
         // One millisecond longer than the interval after which the local Configuration is repeated.
         let wait = cx.config.times.silence.saturating_sub(greeted).saturating_add(Duration::from_millis(1));
-        if !cx.timers.is_set(&Timer::Silent(id.clone())) {
-            cx.set_timer(Timer::Silent(id.clone()), wait.max(unannounced));
-        }
+        cx.set_timer(Timer::Silent(id.clone()), wait.max(unannounced));
     }
 
     /// Handles the timeout of a participant that a call waits for: it is called as a plain peer. Returns whether it is
@@ -197,9 +195,7 @@ impl Peers {
         pair.waiting_bytes += incoming.size;
         pair.waiting.push(incoming);
         cx.count(Counter::Held);
-        if !cx.timers.is_set(&Timer::Hold(id.clone())) {
-            cx.set_timer(Timer::Hold(id.clone()), cx.config.times.hold);
-        }
+        cx.set_timer(Timer::Hold(id.clone()), cx.config.times.hold);
     }
 
     /// Takes the frames that waited for this peer's Configuration, in their order.

@@ -359,6 +359,7 @@ impl Peers {
         announced: bool,
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
+        end_grace_if_back(cx, id, remote);
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
         let withdraws = !remote.is_for_rpc(cx, id);
         remote.is_proof &= !announced; // an announced join has its own description, and has not shown an instance yet
@@ -428,6 +429,7 @@ impl Peers {
     /// Notes that a participant has left this join.
     fn leave(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: Sid) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
+        end_grace_if_back(cx, id, remote);
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
         let withdraws = !remote.is_for_rpc(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
@@ -439,6 +441,14 @@ impl Peers {
             cx.event(Event::Left(Peer::new(id, sid)));
         }
         cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
+    }
+}
+
+/// Ends the grace period of an earlier join if frames or RPC were exchanged in the one that ends now, whose own begins. A
+/// join that has shown nothing does not prolong it.
+fn end_grace_if_back(cx: &mut Context, id: &Identity, remote: &Remote) {
+    if remote.is_reachable() || remote.called_by_rpc(cx).is_some() || remote.calls_by_rpc() {
+        cx.timers.cancel(&Timer::Grace(id.clone()));
     }
 }
 
