@@ -208,6 +208,7 @@ mod session_silence;
 mod session_streams;
 mod session_time;
 mod session_turns;
+mod session_unsent;
 mod session_views;
 mod session_world;
 mod sources;

@@ -92,11 +92,6 @@ impl Local {
         self.muted_at.is_some() || !self.participant.may_publish_data()
     }
 
-    /// Notes that the frame of this stanza has arrived at a peer.
-    pub(super) fn note_arrival(&mut self, stanza: i32) {
-        self.muted_at = self.muted_at.filter(|last| stanza.unsigned_abs() <= *last);
-    }
-
     /// Returns the offered tool of this name.
     pub(super) fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name().as_str() == name)
@@ -160,6 +155,20 @@ impl Context {
 
     pub(super) fn is_client(&self) -> bool {
         self.local.role == Role::Client
+    }
+
+    /// Notes that the frame of this stanza has arrived at a peer. One after the refused packet shows that packets pass again.
+    pub(super) fn note_arrival(&mut self, stanza: i32) {
+        if self.local.muted_at.is_some_and(|last| stanza.unsigned_abs() > last) {
+            self.permit();
+        }
+    }
+
+    /// Notes that the local participant may publish data again. What was refused is sent again.
+    pub(super) fn permit(&mut self) {
+        if self.local.muted_at.take().is_some() {
+            self.set_timer(Timer::Permitted, Duration::ZERO);
+        }
     }
 
     /// Sets a timer, unless it has a deadline that it keeps.

@@ -55,6 +55,8 @@ pub(super) enum Timer {
     Streams,
     /// Send frames again that the driver, the transport or this peer had no room for.
     Queue(Identity),
+    /// Send again what was refused for lack of a permission, which is back.
+    Permitted,
     /// Send a due packet to this peer on the fast lane.
     Lane(Identity),
     /// The claim window of a call is over.

@@ -4,10 +4,10 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 
-use super::{Context, Delivery, Sent};
+use super::{Context, Delivery, Sent, posted::Rule};
 use crate::{
     protocol::rpc,
-    transport::{Compression, Identity, Packet, Participant, TextStream},
+    transport::{Compression, Form, Identity, Packet, Participant, RpcMessage, TextStream},
 };
 
 /// The shortest text that is compressed, in bytes. A shorter one gains nothing in a packet.
@@ -16,9 +16,14 @@ const WORTH_COMPRESSING: usize = 200;
 
 impl Delivery {
     /// Sends a packet of RPC. Returns its id.
-    pub(crate) fn send_rpc(&mut self, cx: &mut Context, packet: Packet) -> u64 {
-        self.transmit(cx, packet);
-        self.last_packet
+    pub(crate) fn send_rpc(&mut self, cx: &mut Context, mut packet: Packet) -> u64 {
+        packet.id = self.next_packet();
+        let id = packet.id;
+        // A ping is followed by the next.
+        let is_ping = matches!(packet.form, Form::Rpc(RpcMessage::Request(_)));
+        self.posted.note(cx.now, &packet, 0, if is_ping { Rule::Never } else { Rule::Again });
+        self.emit_packet(cx, packet);
+        id
     }
 
     /// Sends the request of a call by RPC. Its stanza is not on the wire: it identifies the request's record, as that of a

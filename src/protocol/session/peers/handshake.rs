@@ -271,7 +271,9 @@ impl Peers {
         // Also of a repeated Configuration: its features replace those before.
         remote.features = Features::of(its);
         remote.standing = remote.standing.speaks();
-        cx.local.muted_at = cx.local.muted_at.filter(|_| !incoming.has_received_configuration());
+        if incoming.has_received_configuration() {
+            cx.permit();
+        }
         if remote.is_configured() && remote.instance == instance {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
