@@ -415,9 +415,8 @@ impl Session {
     ) -> Result<(), ReportError> {
         self.begin(now);
         self.check_open().map_err(ReportError::Closed)?;
-        let Core { cx, peers, delivery, .. } = &mut self.core;
-        let shown = self.exchange.views.show(cx, peers, delivery, views::update(view, &content, text));
-        shown.inspect_err(|_| cx.count(Counter::ReportRefused))
+        let shown = self.exchange.views.show(&mut self.core, views::update(view, &content, text));
+        shown.inspect_err(|_| self.core.cx.count(Counter::ReportRefused))
     }
 
     /// Cancels a call of the local participant. It is settled at once, and its owner is asked to stop.
@@ -677,8 +676,7 @@ impl Session {
     /// Sends the views at once that wait because they were shown too soon.
     pub(crate) fn send_views_at_once(&mut self, now: Instant) {
         self.core.cx.now = now;
-        let Core { cx, peers, delivery, .. } = &mut self.core;
-        self.exchange.views.send_due(cx, peers, delivery);
+        self.exchange.views.send_held(&mut self.core);
     }
 
     /// Returns the `bridge.to` value that addresses this session.
@@ -699,7 +697,7 @@ impl Session {
             tracing::debug!(?late, "the process was suspended");
             let Core { cx, peers, delivery, .. } = &mut self.core;
             cx.timers.postpone(late);
-            delivery.restart_stream_timeouts(now);
+            delivery.restart_timeouts(now);
             peers.restart_peer_timeouts(now);
         }
         match self.phase {

@@ -5,7 +5,7 @@
 use serde_json::{Value as Json, json};
 use toolbridge::{
     Config, ConnectionState, Event, Role, Value,
-    frame::{Configuration, Kind, Message, Meta, ViewUpdate},
+    frame::{Configuration, Kind, Message, Meta, ToolsRegister, ViewUpdate},
     session::SendFailure,
     tools::ReportError,
     transport::{Participant, TransportEvent},
@@ -13,7 +13,8 @@ use toolbridge::{
 
 use crate::{
     session_disclosure::recorded,
-    session_world::{SECOND, World},
+    session_unsent::{allow_again, refuse},
+    session_world::{Fate, MS, SECOND, World},
 };
 
 fn room() -> World {
@@ -165,6 +166,7 @@ fn client_that_does_not_list_views_gets_none() {
         let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", name);
         let configuration = Message::Configuration(with!(Configuration::default(), features = features));
         world.send(name, &["a"], &meta, &configuration);
+        world.send(name, &["a"], &Meta::new(), &Message::ToolsRegister(ToolsRegister::default()));
         world.run(SECOND);
     }
     show(&mut world, "load", json!(1)).unwrap();
@@ -251,4 +253,108 @@ fn client_has_at_most_sixteen_views() {
     world.run(SECOND);
     let ended: Vec<_> = seen(&world, "phone").into_iter().filter(|(_, content)| content.is_null()).collect();
     assert_eq!(ended, [state("v0", Json::Null), state("v2", Json::Null)]);
+}
+
+/// Shows a view as an assistant.
+fn show_as(world: &mut World, name: &str, view: &str, content: Json) {
+    let content = Value::from(content);
+    world.with(name, |session, now| session.show_view(now, view, content, None)).unwrap().unwrap();
+}
+
+#[test]
+fn client_that_binds_an_assistant_later_gets_its_views() {
+    for was_first in [true, false] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        if was_first {
+            world.client("phone", Config::default(), &["t"]);
+            world.run(SECOND);
+        }
+        world.assistant("b", Config::default());
+        show_as(&mut world, "b", "plan", json!(1));
+        world.run(SECOND);
+        if !was_first {
+            world.client("phone", Config::default(), &["t"]);
+            world.run(SECOND);
+        }
+        assert_eq!(world.session("phone").bound().unwrap(), "a");
+        show_as(&mut world, "b", "load", json!(2));
+        world.run(SECOND);
+        world.leave("a");
+        world.run(10 * SECOND);
+        assert_eq!(world.session("phone").bound().unwrap(), "b");
+        assert_eq!(seen(&world, "phone"), [state("plan", 1), state("load", 2)], "{was_first}");
+        assert_eq!(world.count("phone", "not_permitted"), 0, "they were not sent to a client of another");
+    }
+}
+
+#[test]
+fn view_that_was_lost_is_sent_again_with_a_repeated_configuration() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    show(&mut world, "plan", json!(1)).unwrap();
+    world.run(SECOND);
+    let until = world.now + 500 * MS;
+    let clock = std::rc::Rc::new(std::cell::Cell::new(true));
+    let is_cut = std::rc::Rc::clone(&clock);
+    world.fate = Some(Box::new(move |to, from, _| match is_cut.get() && to == "phone" && *from == "a" {
+        true => Fate::IsLost,
+        false => Fate::Arrives,
+    }));
+    world.client("phone", Config::default().assistant("a"), &["t"]);
+    while world.now < until {
+        world.run(10 * MS);
+    }
+    clock.set(false);
+    world.run(20 * SECOND);
+    assert_eq!(seen(&world, "phone"), [state("plan", 1)]);
+}
+
+#[test]
+fn view_that_was_not_sent_to_a_new_client_is_sent_again() {
+    for why in [SendFailure::QueueFull, SendFailure::Interrupted, SendFailure::NotAllowed] {
+        let mut world = room();
+        show(&mut world, "plan", json!(1)).unwrap();
+        world.run(SECOND);
+        refuse(&mut world, "a", Kind::VIEW_UPDATE, &why, |world| {
+            world.client("tablet", Config::default(), &[]);
+            world.run(300 * MS);
+        });
+        assert_eq!(seen(&world, "tablet"), [state("plan", 1)], "{why:?}");
+        assert_eq!(seen(&world, "phone"), [state("plan", 1)], "{why:?}: it has it");
+    }
+}
+
+#[test]
+fn view_is_sent_when_the_permission_is_granted_again() {
+    let mut world = room();
+    show(&mut world, "plan", json!(1)).unwrap();
+    world.run(SECOND);
+    world.muted.insert("a".to_owned());
+    show(&mut world, "plan", json!(2)).unwrap();
+    world.run(5 * SECOND);
+    world.muted.remove("a");
+    allow_again(&mut world, "a");
+    world.run(SECOND);
+    assert_eq!(seen(&world, "phone"), [state("plan", 1), state("plan", 2)]);
+}
+
+/// The client takes 16 views, and would end one that goes on for one more.
+#[test]
+fn end_of_a_view_that_was_not_sent_precedes_the_view_that_follows_it() {
+    let mut world = room();
+    for n in 0..16 {
+        show(&mut world, &format!("v{n}"), json!(n)).unwrap();
+        world.run(200 * MS);
+    }
+    world.unsent = SendFailure::QueueFull;
+    world.ends.get_mut("a").unwrap().here = false;
+    world.with("a", |session, now| {
+        session.show_view(now, "v0", Value::nil(), None).unwrap();
+        session.show_view(now, "v16", Value::from(json!(16)), None).unwrap();
+    });
+    world.ends.get_mut("a").unwrap().here = true;
+    world.ends.get_mut("phone").unwrap().events.clear();
+    world.run(10 * SECOND);
+    assert_eq!(seen(&world, "phone"), [state("v0", Json::Null), state("v16", 16)]);
 }

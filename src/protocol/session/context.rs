@@ -92,11 +92,6 @@ impl Local {
         self.muted_at.is_some() || !self.participant.may_publish_data()
     }
 
-    /// Notes that the frame of this stanza has arrived at a peer.
-    pub(super) fn note_arrival(&mut self, stanza: i32) {
-        self.muted_at = self.muted_at.filter(|last| stanza.unsigned_abs() <= *last);
-    }
-
     /// Returns the offered tool of this name.
     pub(super) fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name().as_str() == name)
@@ -162,7 +157,21 @@ impl Context {
         self.local.role == Role::Client
     }
 
-    /// Sets a timer that replaces its previous deadline.
+    /// Notes that the frame of this stanza has arrived at a peer. One after the refused packet shows that packets pass again.
+    pub(super) fn note_arrival(&mut self, stanza: i32) {
+        if self.local.muted_at.is_some_and(|last| stanza.unsigned_abs() > last) {
+            self.permit();
+        }
+    }
+
+    /// Notes that the local participant may publish data again. What was refused is sent again.
+    pub(super) fn permit(&mut self) {
+        if self.local.muted_at.take().is_some() {
+            self.set_timer(Timer::Permitted, Duration::ZERO);
+        }
+    }
+
+    /// Sets a timer, unless it has a deadline that it keeps.
     pub(super) fn set_timer(&mut self, timer: Timer, after: Duration) {
         self.timers.set(self.now, timer, after);
     }
@@ -222,9 +231,7 @@ impl Context {
             None if known >= MAX_COMPLAINTS => {}
             None => {
                 self.complaints.insert((by.cloned(), what), Complaint::reported(now));
-                if !self.timers.is_set(&Timer::Complaints) {
-                    self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
-                }
+                self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
                 self.event(Event::Violation { by: by.cloned(), what, times: 1 });
             }
         }

@@ -71,8 +71,7 @@ impl Core {
         for id in known {
             // A result that so far was sent on `_lossy` only may be lost, and after the goodbye nothing
             // repeats it.
-            self.delivery.flush_results(&mut self.cx, &id);
-            self.delivery.flush_acknowledgements(&mut self.cx, &self.peers, &id);
+            self.delivery.to(&mut self.cx, &self.peers, &id).flush();
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.cx.config.room.clone()),
                 stop_type: Some("all".to_owned()),

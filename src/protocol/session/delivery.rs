@@ -1,11 +1,15 @@
 //! Sends frames and assembles large ones that arrive: stanza numbers, lanes, sizes, streams and retransmission.
 
+mod arrivals;
+mod backlog;
 mod compressed;
+mod deferred;
 mod flight;
 mod frames;
 mod lane;
 mod large;
 mod loss;
+mod posted;
 mod retransmission;
 mod rpc;
 mod rpc_text;
@@ -15,15 +19,17 @@ mod streams;
 use bytes::Bytes;
 
 use self::{
+    backlog::Backlog,
     frames::Frames,
-    lane::{FastLane, Reliable},
+    lane::FastLane,
     large::Large,
+    posted::{Posted, Rule},
     retransmission::Retransmission,
     streams::Streams,
 };
 pub(super) use self::{
+    deferred::ANSWER_SOON,
     frames::{NotSent, Purpose},
-    lane::ANSWER_SOON,
     large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
     retransmission::Retransmit,
     rpc::text_packet,
@@ -39,7 +45,7 @@ use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
     sorted::SortedMap,
     tool::CallId,
-    transport::{Identity, Lane, Packet, Role},
+    transport::{Form, Identity, Lane, Packet, Role},
     value::{EncodeError, Value, floor_char},
 };
 
@@ -72,8 +78,11 @@ pub(super) struct Delivery {
     stanza: u32,
     last_packet: u64,
     links: SortedMap<Identity, Link>,
+    /// What its sender keeps until it is acknowledged.
     frames: Frames,
-    reliable: Reliable,
+    /// What nobody else keeps.
+    posted: Posted,
+    backlog: Backlog,
     /// Frames that arrive in parts.
     streams: Streams,
     /// Frames that are sent in parts.
@@ -126,8 +135,9 @@ impl Delivery {
     ) -> Result<Sent, Unfit> {
         let limit = limit_to(cx, peers, std::slice::from_ref(to), message);
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
-        let payload = self.with_acknowledgements(cx, peers, to, stanza, meta, message, payload);
-        Ok(self.transmit_to(cx, peers, to, stanza, message, payload))
+        let mut to = self.to(cx, peers, to);
+        let (payload, carried) = to.with_acknowledgements(stanza, meta, message, payload);
+        Ok(to.transmit(stanza, message, payload, carried))
     }
 
     /// Sends a frame again, under its stanza.
@@ -141,7 +151,7 @@ impl Delivery {
         message: &Message,
     ) -> Result<Sent, Unfit> {
         let payload = codec::encode(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
-        Ok(self.transmit_to(cx, peers, to, stanza, message, payload))
+        Ok(self.to(cx, peers, to).transmit(stanza, message, payload, Vec::new()))
     }
 
     /// Sends a frame that is known to be small, or whose loss does no harm.
@@ -185,9 +195,10 @@ impl Delivery {
         meta: &Meta,
         message: &Message,
     ) -> Result<(), Unfit> {
-        let (_, payload) = self.frame(cx, meta, message, cx.config.caps.frames.max_packet)?;
-        let packet = Packet::broadcast(payload);
-        self.transmit(cx, packet);
+        let (stanza, payload) = self.frame(cx, meta, message, cx.config.caps.frames.max_packet)?;
+        let mut packet = Packet::broadcast(payload);
+        packet.id = self.next_packet();
+        self.emit_once(cx, packet, stanza, Rule::of(message));
         Ok(())
     }
 
@@ -210,7 +221,7 @@ impl Delivery {
         let message = Message::Other(code, body);
         let sent = match to {
             Destination::Peers(to) if to.is_empty() => return Err(SendFrameError::NoDestination),
-            Destination::Peers(to) => self.post_to(cx, peers, to, meta, &message).map(drop),
+            Destination::Peers(to) => self.post_to(cx, peers, to, meta, &message),
             Destination::Room => self.broadcast(cx, meta, &message),
         };
         sent.map_err(|unfit| match unfit {
@@ -243,7 +254,7 @@ impl Delivery {
         call: Option<&CallId>,
     ) {
         let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
-        if !self.lane_answers(cx, peers, to, stanza, call) {
+        if !self.to(cx, peers, to).answers(stanza, call) {
             self.acknowledge_now(cx, peers, to, stanza, call);
         }
     }
@@ -309,17 +320,16 @@ impl Delivery {
         self.post_small(cx, peers, to, &Message::Error(error));
     }
 
-    /// Resets the state of a pair of sids that has ended. `withdraws` states whether large packets that still wait are
-    /// dropped.
+    /// Resets the state of a pair of sids that has ended. `withdraws` states whether packets that still wait are dropped.
     pub(super) fn reset_pair(&mut self, id: &Identity, withdraws: bool) {
-        self.forget_pair(id);
+        self.links.remove(id);
         self.end_streams(id, withdraws);
     }
 
     /// Forgets the frames in transit to this peer, but not its streams.
     pub(super) fn forget_pair(&mut self, id: &Identity) {
         self.links.remove(id);
-        self.forget_lane_only(id);
+        self.posted.forget(id);
     }
 
     /// Forgets the frames in transit on the fast lane.
@@ -327,7 +337,6 @@ impl Delivery {
         if let Some(link) = self.links.get_mut(id) {
             link.lane = FastLane::default();
         }
-        self.forget_lane_only(id);
     }
 
     /// Ends the streams from and to a peer.
@@ -335,6 +344,7 @@ impl Delivery {
         self.streams.forget(id);
         if withdraws {
             self.large.withdraw_all_to(id);
+            self.posted.forget(id);
         }
     }
 
@@ -344,6 +354,7 @@ impl Delivery {
         // An empty `large` would revive those that were withdrawn.
         self.links.clear();
         self.frames = Frames::default();
+        self.posted = Posted::default();
         self.streams = Streams::default();
     }
 
@@ -400,7 +411,7 @@ impl Delivery {
         }
     }
 
-    /// Sends a frame to several participants, and returns the id of its packet.
+    /// Sends a frame to several participants.
     pub(super) fn post_to(
         &mut self,
         cx: &mut Context,
@@ -408,14 +419,14 @@ impl Delivery {
         to: Vec<Identity>,
         meta: &Meta,
         message: &Message,
-    ) -> Result<u64, Unfit> {
+    ) -> Result<(), Unfit> {
         // One frame goes to all of them, so its limit is that of the peer that takes least.
         let limit = limit_to(cx, peers, &to, message);
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
         let id = self.next_packet();
         let packet = self.packet_of(cx, peers, id, to, payload, stanza, message);
-        self.emit_packet(cx, packet);
-        Ok(id)
+        self.emit_once(cx, packet, stanza, Rule::of(message));
+        Ok(())
     }
 
     /// Encodes a frame under the next stanza. A frame that exceeds the limit uses no stanza.
@@ -466,12 +477,35 @@ impl Delivery {
         self.last_packet
     }
 
-    /// Outputs a packet that has its id.
+    /// Sends the packets again that were not sent and that nobody else keeps: those to this participant first, or all.
+    pub(super) fn send_waiting(&mut self, cx: &mut Context, to: Option<&Identity>) {
+        for letter in self.posted.take_waiting(to) {
+            let mut packet = letter.packet;
+            packet.id = self.next_packet();
+            // Under another id, since parts of the stream may have arrived.
+            if let Some((subject, _)) = packet.stream.as_deref().and_then(|stream| stream.rsplit_once('.'))
+                && packet.form == Form::Data
+            {
+                packet.stream = Some(format!("{subject}.{}", packet.id).into());
+                self.large.note(packet.id, &packet.to, letter.stanza);
+            }
+            self.posted.note(cx.now, &packet, letter.stanza, letter.rule);
+            self.emit_packet(cx, packet);
+        }
+    }
+
+    /// Outputs a packet that has its id, and keeps it in case that it is not sent.
+    fn emit_once(&mut self, cx: &mut Context, packet: Packet, stanza: i32, rule: Rule) {
+        self.posted.note(cx.now, &packet, stanza, rule);
+        self.emit_packet(cx, packet);
+    }
+
+    /// Outputs a packet that has its id, and that somebody else keeps.
     fn emit_packet(&mut self, cx: &mut Context, packet: Packet) {
         cx.count(Counter::FramesOut);
         cx.stats.add(Counter::BytesOut, packet.size());
         if packet.lane == Lane::Reliable {
-            self.reliable.add(packet.size());
+            self.backlog.add(packet.size());
         }
         cx.output(Output::Transmit(packet));
     }

@@ -128,7 +128,7 @@ impl Discloser<'_> {
     }
 
     fn post(&mut self, to: Vec<Identity>, meta: &Meta, message: &Message) -> Result<(), Unfit> {
-        self.delivery.post_to(self.cx, self.peers, to, meta, message).map(drop)
+        self.delivery.post_to(self.cx, self.peers, to, meta, message)
     }
 }
 

@@ -68,7 +68,7 @@ impl Exchange {
                     self.job_ended(core, ended);
                 }
             }
-            Timer::View(place) => views.send(cx, peers, delivery, place),
+            Timer::View(place) => views.send(core, place),
             Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
             Timer::LateProgress(key) => outgoing.report_late_progress(core, key),
             Timer::Table(id) => incoming.expire(core, &id),
@@ -80,10 +80,13 @@ impl Exchange {
                 }
             }
             Timer::Queue(id) => {
+                delivery.send_waiting(cx, Some(&id));
+                views.send_due_to(core, &id);
                 incoming.send_refused(core, &id);
                 outgoing.send_refused(core, &id);
             }
-            Timer::Lane(id) => delivery.lane_due(cx, peers, &id),
+            Timer::Lane(id) => delivery.to(cx, peers, &id).due(),
+            Timer::Permitted => self.send_all_unsent(core),
             Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
             Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
             Timer::Consent(key) => {

@@ -9,7 +9,8 @@ use crate::{
     transport::Identity,
 };
 
-/// The kinds of timers. Each has at most one deadline.
+/// The kinds of timers. Each has at most one deadline. It keeps a deadline that it has, however often it is set again
+/// meanwhile, except for those that [`Timer::is_replaced`] lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// Send the local Configuration again.
@@ -56,6 +57,8 @@ pub(super) enum Timer {
     Streams,
     /// Send frames again that the driver, the transport or this peer had no room for.
     Queue(Identity),
+    /// Send again what was refused for lack of a permission, which is back.
+    Permitted,
     /// Send a due packet to this peer on the fast lane.
     Lane(Identity),
     /// The claim window of a call is over.
@@ -73,6 +76,22 @@ pub(super) enum Timer {
 }
 
 impl Timer {
+    /// Returns whether a new deadline replaces the one that the timer has. Otherwise what happens again and again could
+    /// postpone what the timer is for without end.
+    fn is_replaced(&self) -> bool {
+        match self {
+            // The deadline is computed from all that is due, each time something changes.
+            Self::Table(_) | Self::Past | Self::Observed | Self::Lane(_) => true,
+            // The limit of a call changes with its owner and with what a person allows.
+            Self::Deadline(_) | Self::JobDeadline(_) | Self::OwnerWait(_) => true,
+            // Each heartbeat starts the time anew, and each registration the waits for its answer.
+            Self::Heartbeat(_) | Self::Register(_) => true,
+            // The local participant has rejoined, and must be announced again.
+            Self::Announced => true,
+            _ => false,
+        }
+    }
+
     /// Returns whether the timer stops while the connection is lost: it detects an absent peer, or sends packets that
     /// could not arrive.
     fn pauses(&self) -> bool {
@@ -103,11 +122,16 @@ pub(super) struct Timers {
     by_timer: SortedMap<Timer, Instant>,
     /// The remaining time of each paused timer while the connection is lost.
     paused: Option<SortedMap<Timer, Duration>>,
+    /// The time of the last input.
+    ran_at: Option<Instant>,
 }
 
 impl Timers {
-    /// Sets a deadline that replaces the timer's previous one.
+    /// Sets a deadline, unless the timer has one that it keeps.
     pub(super) fn set(&mut self, now: Instant, timer: Timer, after: Duration) {
+        if !timer.is_replaced() && self.is_set(&timer) {
+            return;
+        }
         self.cancel(&timer);
         match &mut self.paused {
             // Its whole time: it begins when the connection is back.
@@ -169,9 +193,12 @@ impl Timers {
         self.paused = Some(paused);
     }
 
-    /// Returns how late the earliest timer is.
-    pub(super) fn lateness(&self, now: Instant) -> Duration {
-        self.next().map_or(Duration::ZERO, |due| now.saturating_duration_since(due))
+    /// Returns for how long the process did not run before this input: not while the earliest timer was due, since the
+    /// last input.
+    pub(super) fn lateness(&mut self, now: Instant) -> Duration {
+        // A timer that is late stays so until it is handled, which may be several inputs later.
+        let ran_at = self.ran_at.replace(now).unwrap_or(now);
+        self.next().map_or(Duration::ZERO, |due| now.saturating_duration_since(due.max(ran_at)))
     }
 
     /// Postpones the timers that detect absent peers, because the process did not run for this long.
@@ -208,14 +235,23 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_timer_has_one_deadline() {
+    fn timer_keeps_its_deadline_unless_its_kind_is_replaced() {
+        let queue = || Timer::Queue("a".into());
+        for (timer, at) in [(Timer::Table("a".into()), 3 * SECOND), (queue(), SECOND)] {
+            let (mut timers, now) = (Timers::default(), an_instant());
+            timers.set(now, timer.clone(), SECOND);
+            timers.set(now, timer.clone(), 3 * SECOND);
+            assert_eq!(timers.next(), Some(now + at));
+            assert_eq!(timers.pop(now + at - Duration::from_millis(1)), None);
+            assert_eq!(timers.pop(now + at), Some(timer));
+            assert_eq!(timers.next(), None);
+        }
         let (mut timers, now) = (Timers::default(), an_instant());
-        timers.set(now, Timer::Table("a".into()), SECOND);
-        timers.set(now, Timer::Table("a".into()), 3 * SECOND);
-        assert_eq!(timers.next(), Some(now + 3 * SECOND));
-        assert_eq!(timers.pop(now + 2 * SECOND), None);
-        assert_eq!(timers.pop(now + 3 * SECOND), Some(Timer::Table("a".into())));
-        assert_eq!(timers.next(), None);
+        timers.set(now, Timer::Grace("a".into()), SECOND);
+        timers.pause(now);
+        timers.set(now, Timer::Grace("a".into()), 3 * SECOND);
+        timers.resume(now);
+        assert_eq!(timers.next(), Some(now + SECOND), "a paused timer keeps its time, too");
     }
 
     #[test]

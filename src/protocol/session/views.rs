@@ -1,19 +1,24 @@
 //! Sends and observes views: what an assistant shows to its clients and replaces from time to time
 //! (`wire.md`, section 4.15).
+//!
+//! Each client acknowledges the states that it gets. What it has not acknowledged, it is sent again when something may have
+//! kept it away: with a handshake or registration, when the transport has room, and when the connection or the permission
+//! is back.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    Context, Counter, Event, QUEUE_WAIT, SendFailure,
+    Counter, Event, SendFailure,
     core::Core,
-    delivery::{Delivery, Unfit},
-    peers::Peers,
-    recipients::{Feature, Recipients as _},
+    delivery::{Purpose, Unfit},
+    peers::Remote,
+    recipients::Feature,
     timers::Timer,
 };
 use crate::{
     clock::Instant,
     protocol::frame::{Message, Meta, ViewUpdate},
+    sorted::SortedMap,
     tool::{ReportError, public::stripped},
     transport::Identity,
     value::Value,
@@ -22,10 +27,17 @@ use crate::{
 /// The most views of one assistant.
 const MAX_VIEWS: usize = ViewUpdate::MAX_OPEN;
 
+/// The most names that an assistant remembers: those of its views, and of ended ones whose end clients have not
+/// acknowledged.
+const MAX_NAMES: usize = 4 * MAX_VIEWS;
+
+/// How long a state may be on its way. A registration that is repeated sooner does not show that it was lost.
+pub(super) const IN_FLIGHT: Duration = Duration::from_millis(900);
+
 /// The latest state of each view.
 #[derive(Debug, Default)]
 pub(super) struct Views {
-    /// At most [`MAX_VIEWS`] views, of which some have ended. The place of a view is its timer's.
+    /// At most [`MAX_NAMES`] views, of which at most [`MAX_VIEWS`] have not ended. The place of a view is its timer's.
     shown: Vec<View>,
     /// Client: the views that the bound assistant shows, at most [`MAX_VIEWS`], that with the oldest state first.
     seen: VecDeque<String>,
@@ -36,29 +48,38 @@ struct View {
     latest: ViewUpdate,
     /// When the last state was sent.
     at: Option<Instant>,
-    /// Whether the latest state has not been sent.
-    is_due: bool,
-    /// The packet with the last state that was sent.
-    packet: Option<u64>,
+    /// Whether the latest state waits because the one before was sent a moment ago.
+    is_held: bool,
+    /// The clients that may know the view, and how far each has its latest state.
+    clients: SortedMap<Identity, Progress>,
+}
+
+/// How far a client has the latest state of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// The state must be sent.
+    Due,
+    /// It was sent under this stanza at this time.
+    Sent(i32, Instant),
+    /// The client has it, or cannot acknowledge it.
+    Done,
 }
 
 impl View {
-    /// Returns whether its place may be used by another view.
-    fn is_free(&self) -> bool {
-        self.latest.content.is_nil() && !self.is_due
+    fn has_ended(&self) -> bool {
+        self.latest.content.is_nil()
+    }
+
+    /// Returns whether all clients know that it has ended, so that its place may be used by another view.
+    fn is_over(&self) -> bool {
+        self.has_ended() && !self.is_held && self.clients.values().all(|it| *it == Progress::Done)
     }
 }
 
 impl Views {
     /// Replaces the state of a view, and sends it unless the last one was sent a moment ago.
-    pub(super) fn show(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        latest: ViewUpdate,
-    ) -> Result<(), ReportError> {
-        if cx.is_client() {
+    pub(super) fn show(&mut self, core: &mut Core, latest: ViewUpdate) -> Result<(), ReportError> {
+        if core.cx.is_client() {
             return Err(ReportError::NotAnAssistant);
         }
         let name = latest.view.as_str();
@@ -69,83 +90,137 @@ impl Views {
         if size > ViewUpdate::MAX_SIZE {
             return Err(ReportError::TooLarge { size, limit: ViewUpdate::MAX_SIZE });
         }
-        let place = self.place(&latest)?;
-        let Some(view) = self.shown.get_mut(place) else { return Ok(()) }; // a view ends that was never shown
+        let Some(place) = self.place(core, &latest)? else { return Ok(()) }; // a view ends that was never shown
+        let Some(view) = self.shown.get_mut(place) else { return Ok(()) };
         view.latest = latest;
-        let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
-        match view.at.map(|at| cx.now.saturating_duration_since(at)) {
+        let interval = Duration::from_secs(1) / core.cx.config.caps.requests.progress_per_second.max(1);
+        match view.at.map(|at| core.cx.now.saturating_duration_since(at)) {
             Some(since) if since < interval => {
                 // The state that waited is dropped, not queued: a view is replaced as a whole, so only the
                 // last state counts.
-                if std::mem::replace(&mut view.is_due, true) {
-                    cx.count(Counter::ProgressDropped);
-                } else {
-                    cx.set_timer(Timer::View(place), interval - since);
+                if std::mem::replace(&mut view.is_held, true) {
+                    core.cx.count(Counter::ProgressDropped);
                 }
+                core.cx.set_timer(Timer::View(place), interval - since);
             }
-            _ => self.send(cx, peers, delivery, place),
+            _ => self.send(core, place),
         }
         Ok(())
     }
 
     /// Sends the latest state of a view to all clients.
-    pub(super) fn send(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery, place: usize) {
+    pub(super) fn send(&mut self, core: &mut Core, place: usize) {
         let Some(view) = self.shown.get_mut(place) else { return };
-        if std::mem::take(&mut view.is_due) {
-            cx.timers.cancel(&Timer::View(place));
-        }
-        view.at = Some(cx.now);
-        let message = Message::ViewUpdate(view.latest.clone());
-        let to = peers.present().map(|(id, _)| id.clone()).collect();
-        view.packet = post(cx, peers, delivery, to, &message);
-        delivery.copy(cx, peers, &Meta::default(), &message);
-    }
-
-    /// Handles a packet that was not sent. If it had the latest state of a view, this is sent again when the transport may
-    /// have room, or the connection is back. Returns false for other packets.
-    pub(super) fn unsent(&mut self, cx: &mut Context, packet: u64, why: &SendFailure) -> bool {
-        let Some(place) = self.shown.iter().position(|view| view.packet == Some(packet)) else {
-            return false;
-        };
-        self.shown[place].packet = None;
-        match why {
-            SendFailure::TooLarge { .. } | SendFailure::NotAllowed => {}
-            SendFailure::Interrupted => self.shown[place].is_due = true,
-            SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_) => {
-                self.shown[place].is_due = true;
-                cx.set_timer(Timer::View(place), QUEUE_WAIT);
+        core.cx.timers.cancel(&Timer::View(place));
+        view.is_held = false;
+        view.at = Some(core.cx.now);
+        let has_ended = view.has_ended();
+        for (id, progress) in std::mem::take(&mut view.clients) {
+            if let Progress::Sent(stanza, _) = progress {
+                core.delivery.withdraw_frame(&id, stanza);
+            }
+            if core.peers.get(&id).is_some() {
+                view.clients.insert(id, Progress::Due);
             }
         }
-        true
+        for (id, _) in core.peers.iter().filter(|(_, it)| !has_ended && it.lists(Feature::View)) {
+            view.clients.insert(id.clone(), Progress::Due);
+        }
+        let clients: Vec<_> = view.clients.keys().cloned().collect();
+        core.copy(&Meta::default(), &Message::ViewUpdate(view.latest.clone()));
+        for id in clients {
+            self.send_due_to(core, &id);
+        }
     }
 
-    /// Sends the states that wait: they came too soon after others, or were not sent.
-    pub(super) fn send_due(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery) {
+    /// Sends the states that wait because others were sent a moment ago.
+    #[cfg(feature = "record")]
+    pub(super) fn send_held(&mut self, core: &mut Core) {
         for place in 0..self.shown.len() {
-            if self.shown[place].is_due {
-                self.send(cx, peers, delivery, place);
+            if self.shown.get(place).is_some_and(|view| view.is_held) {
+                self.send(core, place);
             }
         }
     }
 
-    /// Sends all views to a client whose Configuration has arrived. One that has returned may not have heard that a view
-    /// ended, so it gets the ends too.
-    pub(super) fn send_all_to(
-        &self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        id: &Identity,
-        has_returned: bool,
-    ) {
-        for view in self.shown.iter().filter(|view| has_returned || !view.latest.content.is_nil()) {
-            post(cx, peers, delivery, vec![id.clone()], &Message::ViewUpdate(view.latest.clone()));
+    /// Sends a client the states that it must be sent, ends first: a client that has as many views as it takes would end
+    /// one for a new one.
+    pub(super) fn send_due_to(&mut self, core: &mut Core, id: &Identity) {
+        if !core.peers.get(id).is_some_and(takes_views) {
+            return;
+        }
+        for ends in [true, false] {
+            for view in self.shown.iter_mut().filter(|view| view.has_ended() == ends) {
+                if view.clients.get(id) == Some(&Progress::Due) {
+                    let progress = post(core, id, &view.latest);
+                    view.clients.insert(id.clone(), progress);
+                }
+            }
+        }
+    }
+
+    /// Sends a client again what it has not acknowledged for this time.
+    pub(super) fn send_again_to(&mut self, core: &mut Core, id: &Identity, time: Duration) {
+        for it in self.shown.iter_mut().filter_map(|view| view.clients.get_mut(id)) {
+            if let Progress::Sent(stanza, at) = *it
+                && core.cx.now.saturating_duration_since(at) >= time
+            {
+                core.delivery.withdraw_frame(id, stanza);
+                *it = Progress::Due;
+            }
+        }
+        self.send_due_to(core, id);
+    }
+
+    /// Sends a client that has registered, and so has bound the local participant, the latest state of every view. One that
+    /// has returned gets the ends that it has not acknowledged, too.
+    pub(super) fn send_all_to(&mut self, core: &mut Core, id: &Identity) {
+        for view in &mut self.shown {
+            let before = view.clients.remove(id);
+            if let Some(Progress::Sent(stanza, _)) = before {
+                core.delivery.withdraw_frame(id, stanza);
+            }
+            if !view.has_ended() || before.is_some_and(|it| it != Progress::Done) {
+                view.clients.insert(id.clone(), Progress::Due);
+            }
+        }
+        self.send_due_to(core, id);
+    }
+
+    /// Forgets a client that has gone, or whose instance was replaced.
+    pub(super) fn forget(&mut self, core: &mut Core, id: &Identity) {
+        for view in &mut self.shown {
+            if let Some(Progress::Sent(stanza, _)) = view.clients.remove(id) {
+                core.delivery.withdraw_frame(id, stanza);
+            }
+        }
+    }
+
+    /// Notes that a client has the state that was sent under this stanza.
+    pub(super) fn acknowledged(&mut self, id: &Identity, stanza: i32) {
+        self.set(id, stanza, Progress::Done);
+    }
+
+    /// Handles a state whose packet was not sent. It is sent again, unless a later one was.
+    pub(super) fn unsent(&mut self, core: &mut Core, id: &Identity, stanza: i32, why: &SendFailure) {
+        let is_too_large = matches!(why, SendFailure::TooLarge { .. });
+        if is_too_large {
+            core.cx.count(Counter::ReportRefused);
+        }
+        self.set(id, stanza, if is_too_large { Progress::Done } else { Progress::Due });
+    }
+
+    fn set(&mut self, id: &Identity, stanza: i32, progress: Progress) {
+        let of_client = self.shown.iter_mut().filter_map(|view| view.clients.get_mut(id));
+        for it in of_client.filter(|it| matches!(it, Progress::Sent(sent, _) if *sent == stanza)) {
+            *it = progress;
         }
     }
 
     /// Client: reports the state of a view as the assistant sent it, unless it exceeds the limits. One view too many ends
     /// the one with the oldest state, whose end may have been lost.
-    pub(super) fn observe(&mut self, core: &mut Core, id: &Identity, view: ViewUpdate) {
+    pub(super) fn observe(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>, view: ViewUpdate) {
+        core.acknowledge(id, stanza, None);
         if view.view.is_empty()
             || view.view.len() > ViewUpdate::MAX_NAME
             || view.size() > ViewUpdate::MAX_SIZE
@@ -173,26 +248,39 @@ impl Views {
         }
     }
 
-    /// Returns the place of a view, which is beyond the end for a view that ends and is not shown.
-    fn place(&mut self, latest: &ViewUpdate) -> Result<usize, ReportError> {
-        if let Some(place) = self.shown.iter().position(|view| view.latest.view == latest.view) {
-            return Ok(place);
-        }
+    /// Returns the place of a view; `None` for a view that ends and is not shown.
+    fn place(&mut self, core: &mut Core, latest: &ViewUpdate) -> Result<Option<usize>, ReportError> {
+        let known = self.shown.iter().position(|view| view.latest.view == latest.view);
+        let is_new = known.and_then(|place| self.shown.get(place)).is_none_or(View::has_ended);
         if latest.content.is_nil() {
-            return Ok(MAX_VIEWS);
+            return Ok(known);
         }
-        let view = View { latest: latest.clone(), at: None, is_due: false, packet: None };
-        if self.shown.len() < MAX_VIEWS {
-            self.shown.push(view);
-            return Ok(self.shown.len() - 1);
+        let open = self.shown.iter().filter(|view| !view.has_ended()).count();
+        if is_new && open >= MAX_VIEWS {
+            return Err(ReportError::TooMany { open, limit: MAX_VIEWS });
         }
-        let free = self.shown.iter().enumerate().filter(|(_, it)| it.is_free());
-        // The view that ended first: a client that returns must still hear of the end of the others.
-        let Some(place) = free.min_by_key(|(_, it)| it.at).map(|(place, _)| place) else {
-            return Err(ReportError::TooMany { open: MAX_VIEWS, limit: MAX_VIEWS });
-        };
-        self.shown[place] = view;
-        Ok(place)
+        if known.is_some() {
+            return Ok(known);
+        }
+        let view = View { latest: latest.clone(), at: None, is_held: false, clients: SortedMap::new() };
+        let over = self.shown.iter().position(View::is_over);
+        let place = over.or_else(|| {
+            // That which ended first: a client that returns must still hear of the end of the others.
+            let ended = self.shown.iter().enumerate().filter(|(_, it)| it.has_ended());
+            let oldest = ended.min_by_key(|(_, it)| it.at).map(|(place, _)| place);
+            oldest.filter(|_| self.shown.len() >= MAX_NAMES)
+        });
+        match place.and_then(|place| self.shown.get_mut(place)) {
+            Some(free) => {
+                for (id, progress) in std::mem::replace(free, view).clients {
+                    if let Progress::Sent(stanza, _) = progress {
+                        core.delivery.forget_frame(&id, stanza);
+                    }
+                }
+            }
+            None => self.shown.push(view),
+        }
+        Ok(place.or(Some(self.shown.len() - 1)))
     }
 }
 
@@ -201,33 +289,28 @@ fn ended(core: &mut Core, id: &Identity, name: &str) {
     core.cx.event(Event::View { by: id.clone(), view: ViewUpdate::new(name, Value::nil()) });
 }
 
-/// Sends a state to those that list views, and returns the id of its packet. Clients without byte streams get only states that
-/// fit a packet.
-fn post(
-    cx: &mut Context,
-    peers: &Peers,
-    delivery: &mut Delivery,
-    mut to: Vec<Identity>,
-    message: &Message,
-) -> Option<u64> {
-    to.retain(|id| peers.lists(id, Feature::View) && peers.is_reachable(id));
-    if to.is_empty() {
-        return None;
+/// Returns whether a client is sent views: it has registered, which it does with the assistant that it has bound.
+fn takes_views(remote: &Remote) -> bool {
+    remote.is_registered() && remote.is_reachable() && remote.lists(Feature::View)
+}
+
+/// Sends a client a state. One that does not take byte streams gets only states that fit a packet.
+fn post(core: &mut Core, id: &Identity, latest: &ViewUpdate) -> Progress {
+    let acknowledges = core.peers.get(id).is_some_and(|remote| remote.lists(Feature::Ack));
+    match core.post(id, &Meta::default(), &Message::ViewUpdate(latest.clone())) {
+        Ok(sent) if acknowledges => {
+            core.delivery.await_acknowledgement(id, &sent, Purpose::View);
+            Progress::Sent(sent.stanza, core.cx.now)
+        }
+        Ok(_) => Progress::Done,
+        Err(error) => {
+            if let Unfit::TooLarge { .. } = error {
+                core.cx.count(Counter::ReportRefused);
+            }
+            tracing::warn!(%id, ?error, "a view cannot be sent");
+            Progress::Done
+        }
     }
-    let mut sent = delivery.post_to(cx, peers, to.clone(), &Meta::default(), message).map(Some);
-    if let Err(Unfit::TooLarge { .. }) = sent {
-        // One frame went to all of them, so one client without byte streams kept the state from all others.
-        to.retain(|id| peers.takes_large_frames(id));
-        cx.count(Counter::ReportRefused);
-        sent = match to.is_empty() {
-            true => Ok(None),
-            false => delivery.post_to(cx, peers, to, &Meta::default(), message).map(Some),
-        };
-    }
-    sent.unwrap_or_else(|error| {
-        tracing::warn!(?error, "a view cannot be sent");
-        None
-    })
 }
 
 /// Builds the state of a view. One whose content is nil ends the view.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{loss::Answered, rtt::RoundTrip};
+use super::{deferred::Held, loss::Answered, rtt::RoundTrip};
 use crate::{
     clock::{Instant, later},
     protocol::session::{Counter, SendFailure as Why},
@@ -33,12 +33,16 @@ const FORCED_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Flight {
     frames: SortedMap<u32, Flying>,
     forced_at: Option<Instant>,
+    /// The acknowledgements that frames carried which are not sent any more.
+    carried: Vec<Held>,
 }
 
 /// A frame in transit.
 #[derive(Debug)]
 pub(super) struct Flying {
     payload: Bytes,
+    /// The acknowledgements in it.
+    carried: Vec<Held>,
     /// The id that all its packets have.
     packet: u64,
     begun_at: Instant,
@@ -46,6 +50,8 @@ pub(super) struct Flying {
     retries: u32,
     /// Whether it was sent more than once, by its own timer or in answer to a repeated request.
     repeated: bool,
+    /// Whether the local connection was lost or the process suspended since it was sent.
+    was_interrupted: bool,
     wait: Duration,
     again_at: Option<Instant>,
     /// When the packet that was sent last is sent once more.
@@ -80,7 +86,7 @@ pub(super) struct Due {
 /// The effect of an unsent packet on its frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unsent {
-    /// The packet belongs to none of these frames.
+    /// The packet belongs to none of these frames, or to one that may have arrived and is sent no more.
     Unknown,
     /// Another packet of the frame was sent or will be, so the frame may arrive.
     Covered,
@@ -98,6 +104,7 @@ impl Flight {
     }
 
     /// Adds a frame that was sent once. With a spacing, it is sent a second time after that.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one frame")]
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -106,15 +113,18 @@ impl Flight {
         stanza: i32,
         packet: u64,
         payload: Bytes,
+        carried: Vec<Held>,
     ) {
         let wait = trip.wait();
         let frame = Flying {
             payload,
+            carried,
             packet,
             begun_at: now,
             sent_at: now,
             retries: 0,
             repeated: false,
+            was_interrupted: false,
             wait,
             again_at: Some(later(now, wait)),
             double_at: spacing.map(|spacing| later(now, spacing)),
@@ -122,7 +132,13 @@ impl Flight {
             copy: ReliableCopy::At(later(now, trip.patience())),
             out: 1,
         };
+        self.forget(stanza);
         self.frames.insert(stanza.unsigned_abs(), frame);
+    }
+
+    /// Takes the acknowledgements that frames carried which are not sent any more.
+    pub(super) fn take_carried(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.carried)
     }
 
     /// Removes a frame that has arrived. The time is a round-trip sample only if the frame was not sent again and the answer
@@ -139,9 +155,17 @@ impl Flight {
         frame.map_or(Answered::Unclear, |frame| frame.measure(now, by, held, trip))
     }
 
+    /// Takes the times of the frames in transit for no samples, because of an outage or a suspension.
+    pub(super) fn interrupt(&mut self) {
+        for frame in self.frames.values_mut() {
+            frame.was_interrupted = true;
+        }
+    }
+
     /// Stops sending a frame again.
     pub(super) fn forget(&mut self, stanza: i32) {
-        self.frames.remove(&stanza.unsigned_abs());
+        let frame = self.frames.remove(&stanza.unsigned_abs());
+        self.carried.extend(frame.into_iter().flat_map(|frame| frame.carried));
     }
 
     /// Returns the stanzas of the frames in transit, as absolute values.
@@ -236,25 +260,26 @@ impl Flight {
 
     /// Handles a packet that was not sent.
     pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &Why) -> Unsent {
-        let stanza = stanza.unsigned_abs();
-        let frame = self.frames.get_mut(&stanza).filter(|frame| frame.packet == packet);
+        let frame = self.frames.get_mut(&stanza.unsigned_abs()).filter(|frame| frame.packet == packet);
         let Some(frame) = frame else { return Unsent::Unknown };
         frame.out = frame.out.saturating_sub(1);
-        let may_go_later = matches!(why, Why::QueueFull | Why::Interrupted);
+        let may_go_soon = matches!(why, Why::QueueFull | Why::Interrupted);
+        let has_copy = frame.copy == ReliableCopy::Sent;
         // One unsent packet says nothing about the others of its frame: the copy found no room on
         // `_reliable`, and the packet before it on `_lossy` may have arrived. A call that was reported as
         // never sent because of the copy could already be running.
-        if frame.out > 0 {
-            if frame.copy == ReliableCopy::Sent && may_go_later {
+        if frame.out > 0 && (may_go_soon || !has_copy) {
+            if has_copy {
                 frame.copy = ReliableCopy::At(later(now, FORCED_EVERY)); // the packet may have been the forced copy
             }
             return Unsent::Covered;
         }
+        let was_sent = frame.out > 0;
         // No other packet of the frame will be sent either.
         let for_good = matches!(why, Why::NotAllowed | Why::Closed | Why::Interrupted);
-        if for_good || frame.copy == ReliableCopy::Sent {
-            self.frames.remove(&stanza);
-            return Unsent::Proven;
+        if for_good || has_copy {
+            self.forget(stanza);
+            return if was_sent { Unsent::Unknown } else { Unsent::Proven };
         }
         frame.copy = ReliableCopy::At(now); // the transport did not accept it on `_lossy`
         Unsent::Covered
@@ -270,7 +295,7 @@ impl Flying {
         let took = since(self.sent_at);
         // An answer on `_reliable` may have waited for SCTP's timer or behind a large frame. That is not the
         // path's round trip.
-        if by != Lane::Lossy {
+        if by != Lane::Lossy || self.was_interrupted {
             return Answered::Unclear;
         }
         if !self.repeated {
@@ -287,7 +312,9 @@ impl Flying {
         if trip.late(since(self.begun_at)) {
             return Answered::Late;
         }
-        if trip.may_be_whole(took) { Answered::Again } else { Answered::Unclear }
+        // Not since it was sent again: that may have been in answer to a request that was repeated too early.
+        let after_wait = since(self.begun_at).saturating_sub(self.wait / (1 << self.retries));
+        if trip.may_be_whole(after_wait) { Answered::Again } else { Answered::Unclear }
     }
 
     fn double(&mut self, now: Instant) -> Due {

@@ -27,8 +27,10 @@ pub(crate) enum Purpose {
     Claim(CallId),
     /// A client's request that its assistant stops calls.
     StopRequest,
-    /// A stop that only the fast lane sends again, under one pair of sids.
-    LaneOnly(CallId),
+    /// A state of a view.
+    View,
+    /// What nobody else keeps: `Posted` sends its packet again.
+    Once,
 }
 
 /// A packet that was not sent. No later packet has carried its frame.
@@ -68,12 +70,8 @@ struct Frame {
 impl Purpose {
     fn call(&self) -> Option<&CallId> {
         match self {
-            Self::Request(call)
-            | Self::Stop(call)
-            | Self::Result(call)
-            | Self::Claim(call)
-            | Self::LaneOnly(call) => Some(call),
-            Self::StopRequest => None,
+            Self::Request(call) | Self::Stop(call) | Self::Result(call) | Self::Claim(call) => Some(call),
+            Self::StopRequest | Self::View | Self::Once => None,
         }
     }
 }
@@ -180,6 +178,7 @@ pub(crate) struct Acknowledged {
 impl Delivery {
     /// Records a frame that its peer must acknowledge. It was sent, or sent again under its stanza.
     pub(crate) fn await_acknowledgement(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
+        self.posted.is_kept(sent.packet);
         self.frames.note(to, sent, purpose);
     }
 
@@ -229,11 +228,6 @@ impl Delivery {
         self.frames.retain(to, |_| false);
     }
 
-    /// Forgets the frames that only the fast lane would send again.
-    pub(super) fn forget_lane_only(&mut self, to: &Identity) {
-        self.frames.retain(to, |frame| !matches!(frame.purpose, Purpose::LaneOnly(_)));
-    }
-
     /// Returns whether no packet with this frame was sent.
     pub(crate) fn was_never_sent(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| frame.left == 0)
@@ -270,8 +264,7 @@ impl Delivery {
 
     /// Returns the purposes of the frames that this peer has not acknowledged, in the order of their stanzas.
     pub(crate) fn unacknowledged(&self, id: &Identity) -> Vec<Purpose> {
-        // A client keeps its `StopRequest` itself and sends it under the new pair, and a `LaneOnly` stop ends
-        // with the pair.
+        // A client keeps its `StopRequest` itself and sends it under the new pair, and so do the views.
         let is_sent_again = |purpose: &Purpose| {
             matches!(purpose, Purpose::Request(_) | Purpose::Stop(_) | Purpose::Result(_) | Purpose::Claim(_))
         };
@@ -282,12 +275,25 @@ impl Delivery {
     /// Handles an unsent packet. Returns `None` if another packet carries its frame, or if the frame is no longer
     /// needed. A request or claim keeps its record.
     pub(crate) fn unsent(&mut self, cx: &mut Context, packet: u64, why: &SendFailure) -> Option<NotSent> {
-        let (to, stanza) = self.frames.by_packet.get(&packet)?.clone();
+        let kept = self.frames.by_packet.get(&packet).cloned();
+        let is_kept = kept.is_some();
+        let (to, stanza) = kept.or_else(|| {
+            let (to, stanza) = self.posted.find(packet)?;
+            // What was for the room waits under the local identity, and the others under their first receiver.
+            Some((to.first().unwrap_or(cx.local.identity()).clone(), stanza))
+        })?;
         let link = self.links.get_mut(&to);
         let on_lane = link.map_or(Unsent::Unknown, |link| link.lane.unsent(cx.now, stanza, packet, why));
-        if on_lane == Unsent::Covered {
+        if on_lane != Unsent::Unknown {
             self.set_lane_timer(cx, &to);
+        }
+        if on_lane == Unsent::Covered {
             return None;
+        }
+        if !is_kept {
+            let waits = !matches!(why, SendFailure::TooLarge { .. });
+            self.posted.unsent(packet, waits);
+            return waits.then_some(NotSent { to, stanza, purpose: Purpose::Once, was_never_sent: false });
         }
         let frame = self.frames.frame_mut(&to, stanza)?;
         // The lane may have forgotten a frame whose packets are still out, when its pair was reset. Then

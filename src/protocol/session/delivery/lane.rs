@@ -1,31 +1,34 @@
 //! Runs the fast lane: small frames are sent first on `_lossy` only, and again until they are acknowledged
 //! (`wire.md`, section 5.8).
 //!
-//! [`Delivery::transmit_to`] selects the lane of each frame to one peer. [`Delivery::lane_received`] processes each
-//! received frame, which shows what has been delivered. The state belongs to one pair of sids and ends with it.
+//! [`To::transmit`] selects the lane of each frame to one peer. [`To::received`] processes each received frame, which shows
+//! what has been delivered. The state belongs to one pair of sids and ends with it.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{
-    Context, Counter, Delivery, Link, Recipients, Sent,
+    Context, Counter, Delivery, Recipients, Sent,
+    arrivals::{Answer, Arrivals},
+    backlog::Backlog,
+    deferred::{Deferred, Held},
     flight::{Due, Flight, Unsent},
     lane_is_open,
     loss::Loss,
+    posted::Rule,
     rtt::RoundTrip,
 };
 use crate::{
-    clock::{Instant, later},
+    clock::Instant,
     protocol::{
         frame::{Kind, Message, Meta},
         session::{
             SendFailure,
-            codec::{self, MAX_CARRIED, Received},
+            codec::{self, Received},
             timers::Timer,
         },
     },
-    sorted::{SortedMap, SortedSet},
     tool::CallId,
     transport::{Identity, Lane, Packet, TOPIC},
 };
@@ -37,23 +40,8 @@ const MAX_PACKET: usize = 1_062;
 /// The largest size of LiveKit's envelope without names (keys, lengths and kinds), in bytes.
 const ENVELOPE: usize = 64;
 
-/// The backlog on `_reliable` up to which a reliable copy is sent, in bytes. Both channels share one congestion window,
-/// so every copy delays the packets behind it.
-const RELIABLE_WAIT: usize = 600;
-
 /// The frames in flight to one peer from which on none is sent twice: then the link is full, and packets wait rather than get lost.
 const FULL: usize = 16;
-
-/// The limit on received frames of one peer whose lane is remembered: those of several seconds of calls.
-const MAX_RECEIVED: usize = 256;
-
-/// The limit on acknowledgements to one peer that wait: as many as one caller may have open calls. They are searched
-/// linearly.
-const MAX_DEFERRED: usize = 64;
-
-/// The longest wait for a result that replaces the acknowledgement of its request, and for a request that carries that of
-/// a result.
-pub(crate) const ANSWER_SOON: Duration = Duration::from_millis(5);
 
 /// The state of the fast lane under one pair of sids.
 #[derive(Debug, Default)]
@@ -64,65 +52,10 @@ pub(super) struct FastLane {
     trip: RoundTrip,
     loss: Loss,
     flight: Flight,
-    /// The received frames that need an answer, by the absolute value of their stanzas.
-    received: SortedMap<u32, Arrival>,
-    deferred: VecDeque<Deferred>,
+    arrivals: Arrivals,
+    deferred: Deferred,
     /// The lane of the last received frame.
     last: Lane,
-}
-
-/// A received frame that needs an answer.
-#[derive(Debug)]
-struct Arrival {
-    /// The lane on which its last packet arrived.
-    by: Lane,
-    at: Instant,
-    /// Whether a second packet on `_lossy` followed soon after the first.
-    came_twice: bool,
-    answered_at: Option<Instant>,
-}
-
-/// An acknowledgement that waits: an owner's for the result, which may replace it, an assistant's for a request, which may
-/// carry it.
-#[derive(Debug)]
-struct Deferred {
-    since: Instant,
-    stanza: i32,
-    call: CallId,
-}
-
-impl Deferred {
-    fn until(&self) -> Instant {
-        later(self.since, ANSWER_SOON)
-    }
-
-    fn held(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.since)
-    }
-}
-
-/// The state that the lanes to all peers share.
-#[derive(Debug, Default)]
-pub(super) struct Reliable {
-    /// The bytes waiting on `_reliable` in the driver's last report; `None` before the first report.
-    backlog: Option<usize>,
-    /// The bytes that were added since the report.
-    added: usize,
-    /// The peers whose copies may be held back.
-    holding: SortedSet<Identity>,
-}
-
-impl Reliable {
-    /// Adds the bytes of a packet that is sent on `_reliable`.
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.added = self.added.saturating_add(bytes);
-    }
-
-    /// Returns whether a copy may be sent on `_reliable` after this many bytes of other copies.
-    fn has_room_after(&self, bytes: usize) -> bool {
-        let waits = |backlog: usize| backlog.saturating_add(self.added).saturating_add(bytes);
-        self.backlog.is_none_or(|backlog| waits(backlog) <= RELIABLE_WAIT)
-    }
 }
 
 impl FastLane {
@@ -144,58 +77,37 @@ impl FastLane {
     }
 
     /// Returns the time after which a frame is sent a second time, if packets are being lost, and not because the link is full.
-    fn spacing(&self, now: Instant, reliable: &Reliable) -> Option<Duration> {
+    fn spacing(&self, now: Instant, backlog: &Backlog) -> Option<Duration> {
         // Measured at 2 % loss on one link (benches/README.md): p99 is 53 ms with doubles and 116 ms without,
         // for 7.4 datagrams a call in place of 5.1. In a full link a double only makes the queue longer that
         // delays the frame.
         let is_lossy = self.loss.is_recent(now) && !self.trip.is_rising();
-        let is_full = self.flight.len() >= FULL || !reliable.has_room_after(0);
+        let is_full = self.flight.len() >= FULL || !backlog.has_room_after(0);
         (is_lossy && !is_full).then(|| self.trip.spacing())
+    }
+
+    /// Notes an outage or a suspension: the times of the frames in transit say nothing about the path.
+    pub(super) fn interrupt(&mut self) {
+        self.flight.interrupt();
     }
 
     /// Stops sending a frame.
     pub(super) fn forget(&mut self, stanza: i32) {
         self.flight.forget(stanza);
+        self.keep_carried();
     }
 
     /// Handles an unsent packet and returns its effect on the frame.
     pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &SendFailure) -> Unsent {
-        self.flight.unsent(now, stanza, packet, why)
+        let effect = self.flight.unsent(now, stanza, packet, why);
+        self.keep_carried();
+        effect
     }
 
-    /// Takes an acknowledgement whose wait is over.
-    fn next_deferred(&mut self, now: Instant) -> Option<Deferred> {
-        self.deferred.front().filter(|it| it.until() <= now)?;
-        self.deferred.pop_front()
-    }
-
-    /// Notes a received frame that needs an answer.
-    fn receive(&mut self, now: Instant, stanza: Option<i32>, by: Lane) {
-        let Some(stanza) = stanza.map(i32::unsigned_abs) else { return };
-        if let Some(it) = self.received.get_mut(&stanza) {
-            let is_double = it.by == Lane::Lossy
-                && by == Lane::Lossy
-                && now.saturating_duration_since(it.at) < self.trip.half();
-            it.by = by;
-            if is_double && !std::mem::replace(&mut it.came_twice, true) {
-                self.note_double(now, stanza);
-            }
-            return;
-        }
-        if self.received.len() == MAX_RECEIVED {
-            self.received.pop_first(); // stanzas rise, so the first is the oldest
-        }
-        self.received.insert(stanza, Arrival { by, at: now, came_twice: false, answered_at: None });
-    }
-
-    /// Notes that the peer sends its frames twice. One that came once since the last double has lost a packet, unless it was
-    /// answered before its second packet was due.
-    fn note_double(&mut self, now: Instant, stanza: u32) {
-        let Some(before) = self.loss.came_twice(stanza).filter(|_| self.trip.is_long()) else { return };
-        let mut between = self.received.range(before + 1..stanza);
-        if between.any(|(_, it)| it.by == Lane::Lossy && !it.came_twice) {
-            self.loss.note(now);
-        }
+    /// Keeps the acknowledgements that frames carried which are not sent any more. Without them their results would be
+    /// kept, and sent again at each return, for ever.
+    fn keep_carried(&mut self) {
+        self.deferred.put_back(self.flight.take_carried());
     }
 }
 
@@ -211,59 +123,104 @@ enum Route {
     Both,
 }
 
+/// The delivery to one peer.
+#[derive(Debug)]
+pub(crate) struct To<'a, R> {
+    delivery: &'a mut Delivery,
+    cx: &'a mut Context,
+    peers: &'a R,
+    id: &'a Identity,
+}
+
 impl Delivery {
-    /// Sends a frame to one peer and selects its lane.
-    pub(super) fn transmit_to(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
+    /// Returns the delivery to one peer.
+    pub(crate) fn to<'a, R: Recipients>(
+        &'a mut self,
+        cx: &'a mut Context,
+        peers: &'a R,
+        id: &'a Identity,
+    ) -> To<'a, R> {
+        To { delivery: self, cx, peers, id }
+    }
+
+    /// Returns whether frames to this peer may be sent on the lossy lane.
+    pub(crate) fn lane_is_open(&self, cx: &Context, peers: &impl Recipients, to: &Identity) -> bool {
+        lane_is_open(cx, peers, &self.links, to)
+    }
+
+    /// Handles the reported backlog of the reliable lane. Held copies may be sent.
+    pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &impl Recipients, bytes: usize) {
+        for id in self.backlog.report(bytes) {
+            if self.links.get(&id).is_some_and(|link| link.lane.flight.held() > 0) {
+                self.to(cx, peers, &id).due();
+            }
+        }
+    }
+
+    /// Sets the timer of one peer's lane.
+    pub(super) fn set_lane_timer(&self, cx: &mut Context, id: &Identity) {
+        let Some(lane) = self.links.get(id).map(|link| &link.lane) else { return };
+        match [lane.deferred.next(), lane.flight.next(cx.now)].into_iter().flatten().min() {
+            Some(at) => cx.set_timer(Timer::Lane(id.clone()), at.saturating_duration_since(cx.now)),
+            None => cx.timers.cancel(&Timer::Lane(id.clone())),
+        }
+    }
+}
+
+impl<R: Recipients> To<'_, R> {
+    /// Sends a frame and selects its lane. `carried` are the acknowledgements in it.
+    pub(super) fn transmit(
+        mut self,
         stanza: i32,
         message: &Message,
         payload: Bytes,
+        carried: Vec<Held>,
     ) -> Sent {
-        let payload = self.as_sent(cx, peers, to, payload);
+        let payload = self.delivery.as_sent(self.cx, self.peers, self.id, payload);
         let size = payload.len();
-        let packet = self.next_packet();
-        let route = self.route_of(cx, peers, to, message, &payload);
+        let id = self.delivery.next_packet();
+        let route = self.route_of(message, &payload);
         if let Message::ToolUseResult(result) = message {
             // Before the result is sent: if the result is not on the fast lane, where it replaces the
             // acknowledgement of its request, that acknowledgement must not arrive after it.
-            self.settle_deferred(cx, peers, to, &result.id, &route);
+            self.settle_deferred(&result.id, &route);
         }
         let is_fast = matches!(route, Route::Fast);
-        if matches!(route, Route::Reliable | Route::Both) {
-            if matches!(route, Route::Both) {
-                self.transmit_as(cx, packet, to, Lane::Lossy, payload.clone());
-            }
-            let packet = self.packet_of(cx, peers, packet, vec![to.clone()], payload, stanza, message);
-            self.emit_packet(cx, packet);
-        } else {
-            if is_fast {
-                cx.count(Counter::FastFrames);
-                if let Some(link) = self.links.get_mut(to) {
-                    let spacing = link.lane.spacing(cx.now, &self.reliable);
-                    let FastLane { flight, trip, .. } = &mut link.lane;
-                    flight.begin(cx.now, trip, spacing, stanza, packet, payload.clone());
-                }
-            }
-            self.transmit_as(cx, packet, to, Lane::Lossy, payload);
-            if is_fast {
-                self.set_lane_timer(cx, to);
-            }
+        let to = vec![self.id.clone()];
+        let packet = self.delivery.packet_of(self.cx, self.peers, id, to, payload.clone(), stanza, message);
+        if !matches!(route, Route::Reliable) {
+            self.transmit_as(id, Lane::Lossy, payload.clone());
         }
-        Sent { stanza, packet, size, is_fast }
+        // What strangers are answered is not kept: they could fill the memory.
+        let rule = match self.peers.is_reachable(self.id) || Rule::is_of_handshake(message) {
+            true => Rule::of(message),
+            false => Rule::Never,
+        };
+        match route {
+            Route::Reliable | Route::Both => self.delivery.emit_once(self.cx, packet, stanza, rule),
+            Route::Fast => {
+                let now = self.cx.now;
+                self.cx.count(Counter::FastFrames);
+                self.delivery.posted.note(now, &packet, stanza, rule);
+                let Delivery { links, backlog, .. } = &mut *self.delivery;
+                if let Some(link) = links.get_mut(self.id) {
+                    let spacing = link.lane.spacing(now, backlog);
+                    let FastLane { flight, trip, .. } = &mut link.lane;
+                    flight.begin(now, trip, spacing, stanza, id, payload, carried);
+                    link.lane.keep_carried();
+                }
+                self.delivery.set_lane_timer(self.cx, self.id);
+            }
+            Route::Once => {} // its peer repeats the frame that this one answers
+        }
+        Sent { stanza, packet: id, size, is_fast }
     }
 
     /// Handles a received frame: the frames that it acknowledges, and the lane for its answer.
-    pub(crate) fn lane_received(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        id: &Identity,
-        incoming: &Received,
-    ) {
-        let lane = &mut self.links.entry(id.clone()).or_default().lane;
+    pub(crate) fn received(self, incoming: &Received) {
+        let (id, now) = (self.id, self.cx.now);
+        let Delivery { links, frames, .. } = self.delivery;
+        let lane = &mut links.entry(id.clone()).or_default().lane;
         lane.last = incoming.lane;
         match &incoming.message {
             Message::Configuration(_) => {
@@ -277,7 +234,7 @@ impl Delivery {
             Message::ToolsRegister(_) | Message::ControlStop(_) => {}
             _ => lane.configuration_delivered = true,
         }
-        if !cx.config.has_fast_lane() || !peers.is_crossed(id) {
+        if !self.cx.config.has_fast_lane() || !self.peers.is_crossed(id) {
             return; // no state is kept for a participant outside the protocol
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
@@ -285,206 +242,150 @@ impl Delivery {
             Message::Acknowledgement(it) => {
                 if let Some(known) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
                     let named = it.acknowledged_message_id.as_deref();
-                    if self.frames.may_mean(id, known, named) {
-                        lane.arrived(cx.now, known, incoming.lane, incoming.held());
+                    if frames.may_mean(id, known, named) {
+                        lane.arrived(now, known, incoming.lane, incoming.held());
                     }
                 }
                 if it.is_claim() {
-                    lane.receive(cx.now, stanza, incoming.lane);
+                    lane.arrivals.note(stanza, incoming.lane);
                 }
             }
             Message::ToolUseRequest(_) | Message::ToolUseResult(_) | Message::ControlStop(_) => {
-                lane.receive(cx.now, stanza, incoming.lane);
+                lane.arrivals.note(stanza, incoming.lane);
             }
             _ => {}
         }
     }
 
-    /// Returns whether frames to this peer may be sent on the lossy lane.
-    pub(crate) fn lane_is_open(&self, cx: &Context, peers: &impl Recipients, to: &Identity) -> bool {
-        lane_is_open(cx, peers, &self.links, to)
-    }
-
     /// Returns whether a frame needs no acknowledgement now: it was repeated before an acknowledgement could arrive,
     /// its result is sent again, or its result may follow at once.
-    pub(super) fn lane_answers(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        stanza: i32,
-        call: Option<&CallId>,
-    ) -> bool {
-        if !self.lane_is_open(cx, peers, to) {
+    pub(super) fn answers(&mut self, stanza: i32, call: Option<&CallId>) -> bool {
+        if !self.delivery.lane_is_open(self.cx, self.peers, self.id) {
             return false;
         }
-        let now = cx.now;
-        let Self { links, frames, .. } = self;
-        let Some(link) = links.get_mut(to) else { return false };
-        let FastLane { received, flight, deferred, trip, loss, .. } = &mut link.lane;
-        let Some(it) = received.get_mut(&stanza.unsigned_abs()) else { return false };
-        // A frame that arrived on `_reliable` is not repeated by a short timer, so its acknowledgement is not
-        // deferred or left to a repetition.
-        if it.by == Lane::Reliable {
-            it.answered_at = Some(now);
-            return false;
-        }
-        match it.answered_at {
-            Some(at) if now.saturating_duration_since(at) < trip.half() => true,
-            Some(_) => {
-                it.answered_at = Some(now);
-                let is_result = |stanza: &u32| frames.is_result_of(to, *stanza, call);
+        let now = self.cx.now;
+        let Delivery { links, frames, .. } = &mut *self.delivery;
+        let Some(link) = links.get_mut(self.id) else { return false };
+        let FastLane { arrivals, flight, deferred, trip, loss, .. } = &mut link.lane;
+        match arrivals.answer(now, stanza, trip.half()) {
+            Answer::Now => false,
+            Answer::Not => true,
+            Answer::Again => {
+                let is_result = |stanza: &u32| frames.is_result_of(self.id, *stanza, call);
                 let Some(result) = flight.stanzas().find(is_result) else { return false };
                 if let Some(due) = flight.repeat(now, result, trip.half()) {
-                    self.transmit_due(cx, to, due);
+                    self.transmit_due(due);
                 }
                 true
             }
-            None => {
-                it.answered_at = Some(now);
+            Answer::First => {
                 // While packets are being lost, an owner sends each result twice that is not acknowledged soon, and
                 // learns of losses by the time of the acknowledgement.
-                let may_wait = deferred.len() < MAX_DEFERRED && (cx.is_client() || loss.is_quiet(now));
+                let may_wait = !deferred.is_full() && (self.cx.is_client() || loss.is_quiet(now));
                 let Some(call) = call.filter(|_| may_wait) else { return false };
-                deferred.push_back(Deferred { since: now, stanza, call: call.clone() });
-                self.set_lane_timer(cx, to);
+                deferred.push(now, stanza, call.clone());
+                self.delivery.set_lane_timer(self.cx, self.id);
                 true
             }
         }
     }
 
-    /// Lets a request carry the acknowledgements that wait, if it still fits the fast lane. Returns its frame.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one frame, once")]
+    /// Lets a request carry the acknowledgements that wait, if it still fits the fast lane. Returns its frame, and what it
+    /// carries.
     pub(super) fn with_acknowledgements(
         &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
         stanza: i32,
         meta: &Meta,
         message: &Message,
         payload: Bytes,
-    ) -> Bytes {
-        if cx.is_client() || !matches!(message, Message::ToolUseRequest(_)) {
-            return payload;
+    ) -> (Bytes, Vec<Held>) {
+        if self.cx.is_client() || !matches!(message, Message::ToolUseRequest(_)) {
+            return (payload, Vec::new());
         }
-        let Some(waiting) = self.links.get(to).map(|link| &link.lane.deferred).filter(|it| !it.is_empty())
-        else {
-            return payload;
+        if !matches!(self.route_of(message, &payload), Route::Fast) {
+            return (payload, Vec::new());
+        }
+        let now = self.cx.now;
+        let Some(lane) = self.delivery.links.get_mut(self.id).map(|link| &mut link.lane) else {
+            return (payload, Vec::new());
         };
-        if !matches!(self.route_of(cx, peers, to, message, &payload), Route::Fast) {
-            return payload;
+        let waiting = lane.deferred.carried();
+        let count = waiting.len();
+        if count == 0 {
+            return (payload, Vec::new());
         }
-        let now = cx.now;
-        let count = waiting.len().min(MAX_CARRIED);
-        let meta = codec::carrying(meta, waiting.iter().take(count).map(|it| (it.stanza, it.held(now))));
-        match codec::encode(stanza, &cx.config.room, &meta, message) {
-            Ok(carrying) if fits(cx, to, &carrying) => {
-                cx.stats.add(Counter::CarriedAcks, count);
-                if let Some(link) = self.links.get_mut(to) {
-                    link.lane.deferred.drain(..count);
-                }
-                carrying
+        let meta = codec::carrying(meta, waiting.map(|it| (it.stanza, it.time(now))));
+        match codec::encode(stanza, &self.cx.config.room, &meta, message) {
+            Ok(carrying) if fits(self.cx, self.id, &carrying) => {
+                self.cx.stats.add(Counter::CarriedAcks, count);
+                (carrying, lane.deferred.take_carried(count))
             }
-            _ => payload,
+            _ => (payload, Vec::new()),
         }
     }
 
     /// Handles an acknowledgement that a request carries.
-    pub(crate) fn lane_carried(
-        &mut self,
-        cx: &Context,
-        id: &Identity,
-        stanza: i32,
-        held: Duration,
-        by: Lane,
-    ) {
-        if let Some(link) = self.links.get_mut(id) {
-            link.lane.arrived(cx.now, stanza, by, held);
+    pub(crate) fn carried(self, stanza: i32, held: Duration, by: Lane) {
+        if let Some(link) = self.delivery.links.get_mut(self.id) {
+            link.lane.arrived(self.cx.now, stanza, by, held);
         }
     }
 
-    /// Sends the acknowledgements that wait, before a goodbye.
-    pub(crate) fn flush_acknowledgements(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-    ) {
-        let waiting = self.links.get_mut(to).map(|link| std::mem::take(&mut link.lane.deferred));
+    /// Sends before a goodbye what nothing sends after it: the results that may have been lost, and the acknowledgements
+    /// that wait.
+    pub(crate) fn flush(mut self) {
+        for stanza in self.delivery.frames.results_to(self.id) {
+            let link = self.delivery.links.get_mut(self.id);
+            if let Some(due) = link.and_then(|link| link.lane.flight.last_copy(stanza)) {
+                self.transmit_due(due);
+            }
+        }
+        let waiting = self.delivery.links.get_mut(self.id).map(|link| link.lane.deferred.take_all());
         for it in waiting.into_iter().flatten() {
-            self.acknowledge_held(cx, peers, to, &it);
+            self.acknowledge_held(&it);
         }
     }
 
-    /// Handles the timer of one peer's lane.
-    pub(crate) fn lane_due(&mut self, cx: &mut Context, peers: &impl Recipients, id: &Identity) {
-        let next = |links: &mut SortedMap<Identity, Link>| links.get_mut(id)?.lane.next_deferred(cx.now);
+    /// Handles the timer of the lane.
+    pub(crate) fn due(mut self) {
+        let now = self.cx.now;
         let mut acknowledgements = Vec::new();
-        while let Some(deferred) = next(&mut self.links) {
-            acknowledgements.push(deferred);
+        let Some(link) = self.delivery.links.get_mut(self.id) else { return };
+        while let Some(held) = link.lane.deferred.take_due(now) {
+            acknowledgements.push(held);
         }
-        for deferred in acknowledgements {
-            self.acknowledge_held(cx, peers, id, &deferred);
+        for held in acknowledgements {
+            self.acknowledge_held(&held);
         }
-        let (reliable, mut added) = (&self.reliable, 0);
-        let Some(lane) = self.links.get_mut(id).map(|link| &mut link.lane) else { return };
-        let spacing = lane.spacing(cx.now, reliable);
+        let Delivery { links, backlog, .. } = &mut *self.delivery;
+        let Some(lane) = links.get_mut(self.id).map(|link| &mut link.lane) else { return };
+        let (spacing, mut added) = (lane.spacing(now, backlog), 0);
         let flight = &mut lane.flight;
-        let held = flight.held();
-        let due = flight.due(cx.now, spacing, |bytes| {
-            // The copies of this turn are output only afterwards, so `reliable` does not count them yet.
-            let has_room = reliable.has_room_after(added);
+        let before = flight.held();
+        let due = flight.due(now, spacing, |bytes| {
+            // The copies of this turn are output only afterwards, so `backlog` does not count them yet.
+            let has_room = backlog.has_room_after(added);
             added += if has_room { bytes } else { 0 };
             has_room
         });
-        let holds = flight.held();
-        if holds > 0 {
-            self.reliable.holding.insert(id.clone());
+        let held = flight.held();
+        if held > 0 {
+            backlog.hold(self.id);
         }
-        cx.stats.add(Counter::FastCopiesHeld, holds.saturating_sub(held));
+        self.cx.stats.add(Counter::FastCopiesHeld, held.saturating_sub(before));
         for due in due {
-            self.transmit_due(cx, id, due);
+            self.transmit_due(due);
         }
-        self.set_lane_timer(cx, id);
+        self.delivery.set_lane_timer(self.cx, self.id);
     }
 
-    /// Handles the reported backlog of the reliable lane. Held copies may be sent.
-    pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &impl Recipients, bytes: usize) {
-        self.reliable.backlog = Some(bytes);
-        self.reliable.added = 0;
-        if !self.reliable.has_room_after(0) {
-            return;
-        }
-        for id in std::mem::take(&mut self.reliable.holding) {
-            if self.links.get(&id).is_some_and(|link| link.lane.flight.held() > 0) {
-                self.lane_due(cx, peers, &id);
-            }
-        }
-    }
-
-    /// Sends results again that may have been lost. After the goodbye that follows, nothing is sent again.
-    pub(crate) fn flush_results(&mut self, cx: &mut Context, to: &Identity) {
-        for stanza in self.frames.results_to(to) {
-            let copy = self.links.get_mut(to).and_then(|link| link.lane.flight.last_copy(stanza));
-            if let Some(due) = copy {
-                self.transmit_due(cx, to, due);
-            }
-        }
-    }
-
-    fn route_of(
-        &self,
-        cx: &Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        message: &Message,
-        payload: &Bytes,
-    ) -> Route {
-        if !self.lane_is_open(cx, peers, to) || !fits(cx, to, payload) {
+    fn route_of(&self, message: &Message, payload: &Bytes) -> Route {
+        if !self.delivery.lane_is_open(self.cx, self.peers, self.id) || !fits(self.cx, self.id, payload) {
             return Route::Reliable;
         }
-        let Some(lane) = self.links.get(to).map(|link| &link.lane) else { return Route::Reliable };
+        let Some(lane) = self.delivery.links.get(self.id).map(|link| &link.lane) else {
+            return Route::Reliable;
+        };
         let is_full = lane.flight.is_full();
         match message {
             // An acknowledgement needs no place in the flight, since it is sent once. A claim does, and is
@@ -496,7 +397,7 @@ impl Delivery {
             Message::Acknowledgement(it) if it.is_claim() => Route::Fast,
             Message::Acknowledgement(it) => {
                 let stanza = it.acknowledged_stanza_id.map_or(0, i32::unsigned_abs);
-                match lane.received.get(&stanza).map(|it| it.by) {
+                match lane.arrivals.lane_of(stanza) {
                     Some(Lane::Lossy) => Route::Once,
                     // On `_lossy` because it is faster. On `_reliable` because the peer does not repeat a
                     // frame of that lane: a lost acknowledgement would leave it unacknowledged until the next
@@ -512,48 +413,31 @@ impl Delivery {
 
     /// Handles the result of a request. An acknowledgement that waits for it is sent unless the result is on the fast
     /// lane.
-    fn settle_deferred(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        call: &CallId,
-        route: &Route,
-    ) {
-        let Some(lane) = self.links.get_mut(to).map(|link| &mut link.lane) else { return };
-        let Some(at) = lane.deferred.iter().position(|it| it.call == *call) else { return };
-        let Some(deferred) = lane.deferred.remove(at) else { return };
+    fn settle_deferred(&mut self, call: &CallId, route: &Route) {
+        let Some(link) = self.delivery.links.get_mut(self.id) else { return };
+        let Some(held) = link.lane.deferred.take_of(call) else { return };
         if !matches!(route, Route::Fast) {
-            self.acknowledge_held(cx, peers, to, &deferred);
+            self.acknowledge_held(&held);
         }
     }
 
-    fn acknowledge_held(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity, it: &Deferred) {
-        let meta = codec::held(it.held(cx.now));
-        self.acknowledge_with(cx, peers, to, &meta, it.stanza, Some(&it.call));
+    fn acknowledge_held(&mut self, it: &Held) {
+        let meta = codec::held(it.time(self.cx.now));
+        self.delivery.acknowledge_with(self.cx, self.peers, self.id, &meta, it.stanza, Some(&it.call));
     }
 
-    fn transmit_due(&mut self, cx: &mut Context, to: &Identity, due: Due) {
-        cx.count(due.counter);
-        self.transmit_as(cx, due.packet, to, due.lane, due.payload);
+    fn transmit_due(&mut self, due: Due) {
+        self.cx.count(due.counter);
+        self.transmit_as(due.packet, due.lane, due.payload);
     }
 
     /// Sends a small packet of which a copy is sent on the other lane too. It may overtake large ones.
-    fn transmit_as(&mut self, cx: &mut Context, id: u64, to: &Identity, lane: Lane, payload: Bytes) {
-        let mut packet = Packet::new([to.clone()], payload);
+    fn transmit_as(&mut self, id: u64, lane: Lane, payload: Bytes) {
+        let mut packet = Packet::new([self.id.clone()], payload);
         packet.id = id;
         packet.lane = lane;
         packet.overtakes = true;
-        self.emit_packet(cx, packet);
-    }
-
-    pub(super) fn set_lane_timer(&mut self, cx: &mut Context, id: &Identity) {
-        let Some(lane) = self.links.get(id).map(|link| &link.lane) else { return };
-        let deferred = lane.deferred.front().map(Deferred::until);
-        match [deferred, lane.flight.next(cx.now)].into_iter().flatten().min() {
-            Some(at) => cx.set_timer(Timer::Lane(id.clone()), at.saturating_duration_since(cx.now)),
-            None => cx.timers.cancel(&Timer::Lane(id.clone())),
-        }
+        self.delivery.emit_packet(self.cx, packet);
     }
 }
 

@@ -3,17 +3,25 @@
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, later};
 
-/// How long frames are sent twice after the last sign of a loss.
+/// How long frames are sent twice after the first sign of a loss.
 const HOLD: Duration = Duration::from_secs(10);
+
+/// The longest time for which they are sent twice after a sign.
+const LONGEST_HOLD: Duration = Duration::from_secs(160);
+
+/// After how many frames that were sent once and answered in time a loss is a single one. Before that at least one of 100
+/// is lost, and frames are sent twice for twice as long as the last time.
+const CALM: u32 = 100;
 
 /// The conclusion from the answer to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     /// The frame was not sent again: round trips are as long as before.
     InTime,
-    /// It was sent again, and answered a whole round trip later: a packet was lost, or round trips have become longer.
+    /// It was sent again, and answered a whole round trip after the first wait: a packet was lost, or round trips have
+    /// become longer.
     Again,
     /// Several frames in a row were sent again: round trips have become longer.
     Late,
@@ -22,13 +30,17 @@ pub(super) enum Answered {
 }
 
 /// The signs of loss under one pair of sids.
+///
+/// Only a frame that its sender had to send again is a sign, and not what its receiver sees of doubles: a double that is
+/// late, or that a full link left out, would make frames be sent twice for ever.
 #[derive(Debug, Default)]
 pub(super) struct Loss {
     /// A frame was sent again, and none has been answered in time since then.
     is_suspected: bool,
-    seen_at: Option<Instant>,
-    /// The last stanza of which two packets arrived one soon after the other, as an absolute value.
-    twice: Option<u32>,
+    until: Option<Instant>,
+    hold: Duration,
+    /// How many frames were answered in time since frames were last sent twice.
+    calm: u32,
 }
 
 impl Loss {
@@ -40,30 +52,31 @@ impl Loss {
             // A frame that had to be sent again is a loss only if the next one is answered as fast as before.
             // If that is late too, the path has become longer, and doubles would only add to the load.
             Answered::InTime if std::mem::take(&mut self.is_suspected) => self.note(now),
+            Answered::InTime if !self.is_recent(now) => self.calm = self.calm.saturating_add(1),
             Answered::InTime | Answered::Unclear => {}
         }
     }
 
     /// Notes a sign of a loss.
-    pub(super) fn note(&mut self, now: Instant) {
-        self.seen_at = Some(now);
+    fn note(&mut self, now: Instant) {
+        // While frames are sent twice, a single loss is no sign. So losses that go on are seen only between such times,
+        // and make the next one longer.
+        let goes_on = self.until.is_some() && self.calm < CALM;
+        if !self.is_recent(now) {
+            self.hold = if goes_on { (self.hold * 2).min(LONGEST_HOLD) } else { HOLD };
+        }
+        self.until = Some(later(now, self.hold));
+        self.calm = 0;
     }
 
-    /// Returns whether there was a sign of a loss lately.
+    /// Returns whether frames are sent twice, because there was a sign of a loss lately.
     pub(super) fn is_recent(&self, now: Instant) -> bool {
-        self.seen_at.is_some_and(|at| now.saturating_duration_since(at) < HOLD)
+        self.until.is_some_and(|until| now < until)
     }
 
     /// Returns whether there was no sign of a loss lately, nor a frame that had to be sent again.
     pub(super) fn is_quiet(&self, now: Instant) -> bool {
         !self.is_suspected && !self.is_recent(now)
-    }
-
-    /// Notes a frame that the peer has sent twice. Returns the stanza of the one before, if that is lower: the peer sent
-    /// the frames between them twice, too.
-    pub(super) fn came_twice(&mut self, stanza: u32) -> Option<u32> {
-        let before = self.twice.replace(stanza);
-        before.filter(|before| *before < stanza)
     }
 }
 
@@ -96,10 +109,22 @@ mod tests {
     }
 
     #[test]
-    fn frames_between_two_that_came_twice_are_named_once() {
-        let mut loss = Loss::default();
-        assert_eq!(loss.came_twice(4), None);
-        assert_eq!(loss.came_twice(7), Some(4));
-        assert_eq!(loss.came_twice(6), None);
+    fn losses_that_go_on_count_for_longer_each_time_and_a_single_one_for_ten_seconds() {
+        let (mut loss, mut now) = (Loss::default(), an_instant());
+        let mut next_after = |frames: u32| {
+            for _ in 0..frames {
+                loss.answered(now, Answered::InTime);
+            }
+            loss.answered(now, Answered::Again);
+            loss.answered(now, Answered::InTime);
+            let began = now;
+            while loss.is_recent(now) {
+                loss.answered(now, Answered::InTime);
+                now += Duration::from_secs(1);
+            }
+            (now - began).as_secs()
+        };
+        let holds: Vec<_> = [200, 99, 0, 50, 50, 50, 100, 99].map(&mut next_after).to_vec();
+        assert_eq!(holds, [10, 20, 40, 80, 160, 160, 10, 20]);
     }
 }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 
-use super::{Context, Counter, Delivery, Sent};
+use super::{Context, Counter, Delivery, Sent, posted::Rule};
 use crate::{
     protocol::rpc,
     transport::{Compression, Identity, Packet, Participant, RpcMessage, RpcRequest, TextStream},
@@ -18,19 +18,21 @@ const PING_TIMEOUT_MS: u32 = 1_000;
 const WORTH_COMPRESSING: usize = 200;
 
 impl Delivery {
-    /// Sends a packet of RPC. Returns its id.
-    pub(crate) fn send_rpc(&mut self, cx: &mut Context, packet: Packet) -> u64 {
-        self.transmit(cx, packet);
-        self.last_packet
+    /// Sends an acknowledgement or a refusal of RPC, which nobody else keeps.
+    pub(crate) fn send_rpc(&mut self, cx: &mut Context, mut packet: Packet) {
+        packet.id = self.next_packet();
+        self.posted.note(cx.now, &packet, 0, Rule::Again);
+        self.emit_packet(cx, packet);
     }
 
-    /// Pings a participant by a request for a method that nobody has, under this id.
+    /// Pings a participant by a request for a method that nobody has, under this id. The ping is followed by the next.
     pub(crate) fn ping_by_rpc(&mut self, cx: &mut Context, to: &Identity, id: String) {
         let request = RpcRequest::new(id, rpc::PING, Bytes::new(), PING_TIMEOUT_MS);
         let mut packet = Packet::rpc(to.clone(), RpcMessage::Request(request));
         packet.overtakes = true;
+        packet.id = self.next_packet();
         cx.count(Counter::Pings);
-        self.transmit(cx, packet);
+        self.emit_packet(cx, packet);
     }
 
     /// Sends the request of a call by RPC. Its stanza is not on the wire: it identifies the request's record, as that of a

@@ -115,7 +115,7 @@ impl RoundTrip {
         (self.deviation * 2).min(longest).max(SHORTEST_SPACING)
     }
 
-    /// Returns whether an answer can be one to a packet that was sent this long before.
+    /// Returns whether a packet can have been sent and answered in this time.
     pub(super) fn may_be_whole(&self, took: Duration) -> bool {
         self.is_known() && took >= self.floor * 7 / 8
     }
@@ -123,11 +123,6 @@ impl RoundTrip {
     /// Returns whether round trips have become so long that a queue grows on the way.
     pub(super) fn is_rising(&self) -> bool {
         self.smoothed.is_some_and(|smoothed| smoothed > self.floor * 3 / 2 + NOISE)
-    }
-
-    /// Returns whether an answer always takes longer than the time between two packets of a frame.
-    pub(super) fn is_long(&self) -> bool {
-        self.is_known() && self.floor > self.spacing() * 2
     }
 }
 

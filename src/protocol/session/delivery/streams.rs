@@ -186,9 +186,12 @@ impl Delivery {
         expired
     }
 
-    /// Restarts the stall timeouts after an outage of the local connection.
-    pub(crate) fn restart_stream_timeouts(&mut self, now: Instant) {
+    /// Restarts what is measured in time, after an outage of the local connection or a suspension of the process.
+    pub(crate) fn restart_timeouts(&mut self, now: Instant) {
         self.streams.restart_timeouts(now);
+        for link in self.links.values_mut() {
+            link.lane.interrupt();
+        }
     }
 }
 
@@ -277,9 +280,7 @@ impl Streams {
             heard_at: now,
         };
         self.insert(key, inflow);
-        if !cx.timers.is_set(&Timer::Streams) {
-            cx.set_timer(Timer::Streams, cx.config.times.stream_idle.min(cx.config.times.stream));
-        }
+        cx.set_timer(Timer::Streams, cx.config.times.stream_idle.min(cx.config.times.stream));
         Part::Taken
     }
 

@@ -39,7 +39,7 @@ impl Exchange {
             }
             if who.may_publish_data() && !cx.local.participant.may_publish_data() {
                 // The server has granted the permission since it refused a packet.
-                cx.local.muted_at = None;
+                cx.permit();
             }
             cx.local.participant = who; // its permissions may have changed
             if cx.local.unannounced_until.take().is_some() {
@@ -138,7 +138,7 @@ impl Exchange {
                 // The last packets of all peers are older now by the length of the outage. Without new
                 // starting points, the timeouts that have just been resumed would expire because of it.
                 cx.timers.resume(cx.now);
-                delivery.restart_stream_timeouts(cx.now);
+                delivery.restart_timeouts(cx.now);
                 peers.restart_peer_timeouts(cx.now);
                 self.send_all_unsent(core);
             }
@@ -209,12 +209,11 @@ impl Exchange {
                         self.incoming.raise_floor(core, id);
                     }
                 }
-                let has_returned = before.is_some() && before == instance;
                 let Core { cx, peers, delivery, .. } = core;
                 // After the old instance has been replaced: from here on frames are exchanged with the new
                 // one, which must not find the calls, jobs and registration of the old one.
                 peers.complete_handshake(cx, delivery, id, received);
-                self.crossed(core, id, has_returned);
+                self.crossed(core, id);
             }
         }
     }
@@ -224,6 +223,7 @@ impl Exchange {
         tracing::debug!(peer = %id, "the peer's instance was replaced");
         // First, so that no timer or window sends a frame for the old instance to the new one.
         core.delivery.forget_pair(id);
+        self.views.forget(core, id);
         self.end_shown(core, id);
         // Before the registration is forgotten, which says which tools are idempotent.
         self.outgoing.reassign_calls(core, id);
@@ -240,8 +240,12 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         match delivery.may_retransmit(cx, peers, id) {
             Retransmit::Later => {}
-            Retransmit::NeverSent => self.incoming.send_waiting_results(core, id),
+            Retransmit::NeverSent => {
+                self.incoming.send_waiting_results(core, id);
+                self.views.send_due_to(core, id);
+            }
             Retransmit::Now => {
+                self.views.send_again_to(core, id, Duration::ZERO);
                 let never_sent = self.incoming.results_never_sent(id);
                 core.delivery.retransmit(&core.cx, id, never_sent);
                 if core.cx.is_client() {
@@ -266,6 +270,7 @@ impl Exchange {
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
         self.incoming.acknowledge_all(core, id);
+        self.views.forget(core, id);
         self.end_shown(core, id);
         let Core { cx, peers, delivery, .. } = core;
         peers.forget_and_unbind(cx, delivery, id);
@@ -352,9 +357,8 @@ impl Exchange {
         core.cx.event(Event::Closed(reason.clone()));
     }
 
-    /// Continues everything that waited for both Configurations to arrive. `has_returned` states whether the peer showed
-    /// the same instance in an earlier join.
-    fn crossed(&mut self, core: &mut Core, id: &Identity, has_returned: bool) {
+    /// Continues everything that waited for both Configurations to arrive.
+    fn crossed(&mut self, core: &mut Core, id: &Identity) {
         let is_client = core.cx.is_client();
         if is_client {
             let Core { cx, peers, delivery, .. } = core;
@@ -376,23 +380,22 @@ impl Exchange {
             // Calls that waited are sent after the retransmission, so that their stanzas rise above it
             // (`wire.md`, section 5.2).
             self.outgoing.look_for_owners(core);
-            let Core { cx, peers, delivery, .. } = core;
-            self.views.send_all_to(cx, peers, delivery, id, has_returned);
         }
     }
 
-    /// Sends every peer the frames that have never been sent to it.
-    fn send_all_unsent(&mut self, core: &mut Core) {
+    /// Sends every peer what was not sent: the connection or the permission is back, or the room knows the local
+    /// participant.
+    pub(super) fn send_all_unsent(&mut self, core: &mut Core) {
+        core.delivery.send_waiting(&mut core.cx, None);
         for id in core.peers.ids() {
             self.incoming.send_waiting_results(core, &id);
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
                 self.incoming.send_unsent(core, &id);
                 self.outgoing.send_unsent(core, &id);
+                self.views.send_due_to(core, &id);
             }
         }
-        let Core { cx, peers, delivery, .. } = core;
-        self.views.send_due(cx, peers, delivery);
     }
 
     /// Handles a peer's goodbye.

@@ -19,6 +19,7 @@ use crate::{
             outgoing::{observe_progress, peer_error},
             peers::{HeldItem, Remote, SenderStanding},
             timers::Timer,
+            views::IN_FLIGHT,
         },
     },
     transport::{Identity, Lane, Peer, StreamPart},
@@ -163,10 +164,6 @@ impl Exchange {
             cx.local.muted_at = Some(delivery.last_stanza());
             cx.event(Event::NotAllowed);
         }
-        if self.views.unsent(&mut core.cx, packet, why) {
-            return;
-        }
-        let Core { cx, delivery, .. } = core;
         let Some(NotSent { to, stanza, purpose, was_never_sent }) = delivery.unsent(cx, packet, why) else {
             return;
         };
@@ -176,8 +173,8 @@ impl Exchange {
                     self.outgoing.request_unsent(core, &call, why);
                 }
             }
-            Purpose::Claim(_) => {}
-            Purpose::LaneOnly(_) => return,
+            Purpose::Claim(_) | Purpose::Once => {}
+            Purpose::View => self.views.unsent(core, &to, stanza, why),
             Purpose::Stop(call) => self.outgoing.stop_unsent(&call, stanza),
             Purpose::StopRequest => self.outgoing.stop_request_unsent(stanza),
             Purpose::Result(call) => match why {
@@ -212,6 +209,7 @@ impl Exchange {
         peers.consider(cx, delivery, id, &received);
         if peers.restore_registration(cx, id) {
             self.outgoing.look_for_owners(core);
+            self.views.send_due_to(core, id);
         }
         let Core { cx, peers, delivery, .. } = core;
         let must_wait = peers.must_wait(cx, id, &received);
@@ -234,7 +232,7 @@ impl Exchange {
             return peers.malformed(cx, delivery, id, what);
         }
         // Before the message is handled: the lane of its answer depends on the lane on which it has arrived.
-        delivery.lane_received(cx, peers, id, &received);
+        delivery.to(cx, peers, id).received(&received);
         let message = std::mem::replace(&mut received.message, Message::Heartbeat);
         if let Message::Acknowledgement(it) = &message
             && let Some(stanza) = it.acknowledged_stanza_id
@@ -278,7 +276,7 @@ impl Exchange {
                 self.incoming.handle_observed_result(core, &result);
             }
             Message::ToolProgress(it) if is_bound => observe_progress(core, it),
-            Message::ViewUpdate(view) if is_bound => self.views.observe(core, id, view),
+            Message::ViewUpdate(view) if is_bound => self.views.observe(core, id, received.stanza(), view),
             Message::Error(error) if is_bound => {
                 let is_recoverable = error.recoverable;
                 peer_error(core, id, error);
@@ -320,8 +318,8 @@ impl Exchange {
             return;
         }
         for (stanza, held) in carried {
-            let Core { cx, delivery, .. } = core;
-            delivery.lane_carried(cx, id, stanza, held, received.lane);
+            let Core { cx, peers, delivery, .. } = core;
+            delivery.to(cx, peers, id).carried(stanza, held, received.lane);
             note_arrival(core, id, stanza);
             let it = Acknowledgement { acknowledged_stanza_id: Some(stanza), ..Acknowledgement::default() };
             self.acknowledged_by_assistant(core, id, &it);
@@ -351,15 +349,25 @@ impl Exchange {
                 self.outgoing.handle_claim(core, id, received, &it)
             }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
-            Message::Acknowledgement(it) => self.outgoing.handle_acknowledgement(core, id, &it),
+            Message::Acknowledgement(it) => {
+                if let Some(stanza) = it.acknowledged_stanza_id {
+                    self.views.acknowledged(id, stanza);
+                }
+                self.outgoing.handle_acknowledgement(core, id, &it);
+            }
             Message::ToolProgress(it) => self.outgoing.handle_progress(core, id, received, it),
             Message::ToolsRegister(_) if received.is_of_unbound() => {
                 core.peers.handle_unbound(&mut core.cx, id);
             }
             Message::ToolsRegister(offered) => {
                 let Core { cx, peers, delivery, .. } = core;
+                let is_first = !peers.get(id).is_some_and(Remote::is_registered);
                 if peers.handle_registration(cx, delivery, id, offered, received.left_out()) {
                     self.outgoing.look_for_owners(core);
+                    match is_first {
+                        true => self.views.send_all_to(core, id),
+                        false => self.views.send_again_to(core, id, IN_FLIGHT),
+                    }
                 }
             }
             Message::Heartbeat if !is_counterpart(core, id) => core.cx.complain(id, Counter::Unauthorized),
@@ -417,10 +425,7 @@ impl Exchange {
         let Some(times) = times else { return true };
         let wait = wait_after_refusals(times);
         tracing::debug!(peer = %id, packet, times, ?wait, "the peer has refused a stream");
-        // A timer that is set sends everything that waits. A later refusal must not postpone it.
-        if !core.cx.timers.is_set(&Timer::Queue(id.clone())) {
-            core.cx.set_timer(Timer::Queue(id.clone()), wait);
-        }
+        core.cx.set_timer(Timer::Queue(id.clone()), wait);
         true
     }
 }
@@ -429,7 +434,7 @@ impl Exchange {
 fn note_arrival(core: &mut Core, id: &Identity, stanza: i32) {
     // Only a counterpart is believed, because anybody in the room can send an acknowledgement.
     if core.peers.has_counterpart(&core.cx, id) {
-        core.cx.local.note_arrival(stanza);
+        core.cx.note_arrival(stanza);
     }
 }
 

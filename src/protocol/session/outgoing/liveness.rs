@@ -58,10 +58,8 @@ impl Outgoing {
     /// Starts to check an owner that was sent a call. It is pinged when it sends nothing.
     pub(super) fn watch(&self, core: &mut Core, owner: &Identity) {
         let by_rpc = core.peers.get(owner).is_some_and(|it| it.called_by_rpc(&core.cx).is_some());
-        if !core.cx.timers.is_set(&Timer::Ping(owner.clone())) {
-            let times = &core.cx.config.times;
-            let silence = if by_rpc { times.rpc_silence } else { times.silence };
-            core.cx.set_timer(Timer::Ping(owner.clone()), silence);
-        }
+        let times = &core.cx.config.times;
+        let silence = if by_rpc { times.rpc_silence } else { times.silence };
+        core.cx.set_timer(Timer::Ping(owner.clone()), silence);
     }
 }

@@ -73,11 +73,8 @@ impl Outgoing {
             return;
         }
         let message = stop_message(core, owner, call, StopReason::Caller);
-        if let Some(sent) = core.post_small(owner, &message).filter(|sent| sent.is_fast) {
-            // The settled call's own stop belongs to its last owner, so nothing sends this one again in
-            // another join.
-            core.delivery.await_acknowledgement(owner, &sent, Purpose::LaneOnly(call.clone()));
-        }
+        // The settled call's own stop belongs to its last owner, so nothing sends this one again in another join.
+        core.post_small(owner, &message);
     }
 
     /// Notes that a stop was acknowledged. Another instance than the one that got the request cannot stop the call, so

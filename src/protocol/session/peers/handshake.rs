@@ -121,9 +121,7 @@ impl Peers {
         let greeted = remote.pair.greeted_at.map_or(Duration::ZERO, since);
         // One millisecond longer than the interval after which the local Configuration is repeated.
         let wait = cx.config.times.silence.saturating_sub(greeted).saturating_add(Duration::from_millis(1));
-        if !cx.timers.is_set(&Timer::Silent(id.clone())) {
-            cx.set_timer(Timer::Silent(id.clone()), wait.max(unannounced));
-        }
+        cx.set_timer(Timer::Silent(id.clone()), wait.max(unannounced));
     }
 
     /// Handles the timeout of a participant that a call waits for: it is called as a plain peer. Returns whether it is
@@ -266,7 +264,9 @@ impl Peers {
         // Also of a repeated Configuration: its features replace those before.
         remote.join.features = Features::of(its);
         remote.join.has_spoken = true;
-        cx.local.muted_at = cx.local.muted_at.filter(|_| !incoming.has_received_configuration());
+        if incoming.has_received_configuration() {
+            cx.permit();
+        }
         let is_repeated = remote.is_configured() && remote.present_instance() == instance.as_ref();
         let before = remote.show_process(instance.clone(), incoming.stanza());
         if is_repeated {

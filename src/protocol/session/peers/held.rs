@@ -92,9 +92,7 @@ impl Held {
         cx.count(Counter::Held);
         self.bytes += item.size();
         self.items.push_back(Entry { since: cx.now, from: from.clone(), item, share });
-        if !cx.timers.is_set(&timer) {
-            cx.set_timer(timer, cx.config.times.hold);
-        }
+        cx.set_timer(timer, cx.config.times.hold);
     }
 
     fn has_room(&self, caps: &Caps, from: &Peer, share: Share, size: usize) -> bool {

@@ -390,6 +390,7 @@ impl Peers {
     ) {
         let is_named = self.is_named(cx, id);
         let Some(remote) = self.remotes.get_mut(id) else { return };
+        end_grace_if_back(cx, id, remote);
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
         let withdraws = !remote.is_for_rpc(cx, id);
         remote.begin_join(cx.now, Join { named: join.named || is_named, ..join });
@@ -463,6 +464,7 @@ impl Peers {
     /// Notes that a participant has left this join.
     fn leave(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: Sid) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
+        end_grace_if_back(cx, id, remote);
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
         let withdraws = !remote.is_for_rpc(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
@@ -478,8 +480,14 @@ impl Peers {
 /// Begins the grace period of what left. One that is under way goes on: only the process that left ends it, by its return, and
 /// another one that joins and leaves under its identity does not.
 fn begin_grace(cx: &mut Context, id: &Identity) {
-    if !cx.timers.is_set(&Timer::Grace(id.clone())) {
-        cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
+    cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
+}
+
+/// Ends the grace period of an earlier join if frames or RPC were exchanged in the one that ends now, whose own begins. A
+/// join that has shown nothing does not prolong it.
+fn end_grace_if_back(cx: &mut Context, id: &Identity, remote: &Remote) {
+    if remote.is_reachable() || remote.called_by_rpc(cx).is_some() || remote.calls_by_rpc() {
+        cx.timers.cancel(&Timer::Grace(id.clone()));
     }
 }
 

@@ -144,10 +144,11 @@ impl Peers {
         if !self.has_other_candidates(cx, bound) {
             return;
         }
-        if !self.get(bound).is_some_and(Remote::is_here) {
-            cx.set_timer(timer, IDLE_GRACE.min(cx.config.times.grace));
-        } else if !cx.timers.is_set(&timer) {
+        if self.get(bound).is_some_and(Remote::is_here) {
             cx.set_timer(timer, cx.config.times.silence);
+        } else {
+            cx.timers.cancel(&timer); // it may be due too soon
+            cx.set_timer(timer, IDLE_GRACE.min(cx.config.times.grace));
         }
     }
 
@@ -222,7 +223,7 @@ impl Peers {
 
     /// Client: starts the timer that reports a missing assistant.
     pub(super) fn look_for_assistant(&self, cx: &mut Context) {
-        if cx.is_client() && self.bound.is_none() && !cx.timers.is_set(&Timer::Unbound) {
+        if cx.is_client() && self.bound.is_none() {
             cx.set_timer(Timer::Unbound, cx.config.times.owner_wait);
         }
     }

@@ -1,0 +1,231 @@
+//! Keeps the packets whose frames nobody else keeps, for as long as the transport may report that one was not sent
+//! (`wire.md`, section 5.2).
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::{
+    clock::{Instant, later},
+    protocol::frame::Message,
+    transport::{Identity, Packet},
+};
+
+/// The limit on packets that may still be reported as not sent, and on those that wait to be sent again: as many as a
+/// driver queues.
+const MAX_POSTED: usize = 4096;
+
+/// How long a packet may be reported as not sent. A connection that sends nothing for so long is lost, and has returned
+/// its packets.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// The limit on the bytes of large packets among them. Acknowledgements and the like are small, and not counted.
+const MAX_LARGE_BYTES: usize = 4 * 1024 * 1024;
+const LARGE: usize = 1_200;
+
+/// What becomes of a packet that was not sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// It is sent again.
+    Again,
+    /// It is sent again, unless a later packet to the same receivers is about the same.
+    Latest(Subject),
+    /// Nothing: it is of no use later.
+    Never,
+}
+
+/// What a frame is about, and replaces: its type and its call or view.
+type Subject = (u16, Box<str>);
+
+impl Rule {
+    /// Returns the rule for a frame. [`Delivery::await_acknowledgement`](super::Delivery::await_acknowledgement) gives it a
+    /// record of its own in place of this.
+    pub(super) fn of(message: &Message) -> Self {
+        let latest = |about: &str| Self::Latest((message.kind().code(), about.into()));
+        match message {
+            // A late one would change back what a later one has changed.
+            Message::Configuration(_) | Message::ToolsRegister(_) | Message::ToolsRegisterAck(_) => {
+                latest("")
+            }
+            Message::ToolProgress(progress) => latest(progress.id.as_str()),
+            Message::ViewUpdate(view) => latest(&view.view),
+            // Nothing follows a goodbye, and a heartbeat is followed by the next.
+            Message::ControlStop(stop) if stop.stop_type.is_some() => Self::Never,
+            Message::Heartbeat => Self::Never,
+            Message::Acknowledgement(_)
+            | Message::Error(_)
+            | Message::ToolUseRequest(_)
+            | Message::ToolUseResult(_)
+            | Message::ControlStop(_)
+            | Message::Other(..) => Self::Again,
+        }
+    }
+
+    /// Returns whether a frame may be sent to a participant before the handshake with it.
+    pub(super) fn is_of_handshake(message: &Message) -> bool {
+        matches!(
+            message,
+            Message::Configuration(_) | Message::ToolsRegister(_) | Message::ToolsRegisterAck(_)
+        )
+    }
+}
+
+/// The packets that were sent a moment ago, and those that wait to be sent again.
+#[derive(Debug, Default)]
+pub(super) struct Posted {
+    /// Ordered by their ids.
+    sent: VecDeque<Letter>,
+    waiting: VecDeque<Letter>,
+}
+
+/// A packet that nobody else keeps.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) packet: Packet,
+    pub(super) stanza: i32,
+    pub(super) rule: Rule,
+    at: Instant,
+}
+
+impl Posted {
+    /// Keeps a packet that is sent now, unless its rule makes that unnecessary.
+    pub(super) fn note(&mut self, now: Instant, packet: &Packet, stanza: i32, rule: Rule) {
+        if rule == Rule::Never {
+            return;
+        }
+        let is_old = |it: &Letter| later(it.at, KEPT) <= now;
+        while self.sent.len() >= MAX_POSTED || self.sent.front().is_some_and(is_old) {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(Letter { packet: packet.clone(), stanza, rule, at: now });
+        limit_large(&mut self.sent);
+    }
+
+    /// Forgets a packet whose frame has a record of its own.
+    pub(super) fn is_kept(&mut self, packet: u64) {
+        // It was sent a moment ago, so it is among the last.
+        if let Some(at) = self.sent.iter().rposition(|it| it.packet.id <= packet)
+            && self.sent.get(at).is_some_and(|it| it.packet.id == packet)
+        {
+            self.sent.remove(at);
+        }
+    }
+
+    /// Returns the receivers and the stanza of a packet that was sent a moment ago.
+    pub(super) fn find(&self, packet: u64) -> Option<(&[Identity], i32)> {
+        let at = self.sent.binary_search_by_key(&packet, |it| it.packet.id).ok()?;
+        self.sent.get(at).map(|it| (it.packet.to.as_slice(), it.stanza))
+    }
+
+    /// Notes that a packet was not sent. With `waits` it is sent again later.
+    pub(super) fn unsent(&mut self, packet: u64, waits: bool) {
+        let Ok(at) = self.sent.binary_search_by_key(&packet, |it| it.packet.id) else { return };
+        let Some(letter) = self.sent.remove(at).filter(|_| waits) else { return };
+        if self.waiting.len() >= MAX_POSTED {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(letter);
+        limit_large(&mut self.waiting);
+    }
+
+    /// Takes the packets that wait, in their order: those to this participant first, or all. Leaves out those that a later
+    /// one has replaced.
+    pub(super) fn take_waiting(&mut self, of: Option<&Identity>) -> Vec<Letter> {
+        let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
+        for letter in std::mem::take(&mut self.waiting) {
+            match of.is_none_or(|of| letter.packet.to.first().is_none_or(|first| first == of)) {
+                true => taken.push(letter),
+                false => rest.push_back(letter),
+            }
+        }
+        self.waiting = rest;
+        let is_replaced = |letter: &Letter| {
+            let is_later = |it: &Letter| {
+                it.packet.id > letter.packet.id && it.rule == letter.rule && it.packet.to == letter.packet.to
+            };
+            let is_subject = matches!(letter.rule, Rule::Latest(_));
+            is_subject && (self.sent.iter().any(is_later) || taken.iter().any(is_later))
+        };
+        let replaced: Vec<_> = taken.iter().map(is_replaced).collect();
+        taken.into_iter().zip(replaced).filter(|(_, is_replaced)| !is_replaced).map(|(it, _)| it).collect()
+    }
+
+    /// Forgets what was for a participant that has gone, or whose pair of sids has ended.
+    pub(super) fn forget(&mut self, id: &Identity) {
+        for letters in [&mut self.sent, &mut self.waiting] {
+            letters.retain_mut(|letter| {
+                let was_for_room = letter.packet.to.is_empty();
+                letter.packet.to.retain(|to| to != id);
+                was_for_room || !letter.packet.to.is_empty()
+            });
+        }
+    }
+}
+
+/// Forgets the oldest large packets beyond the limit. One of any size is kept.
+fn limit_large(letters: &mut VecDeque<Letter>) {
+    let size_of = |it: &Letter| Some(it.packet.size()).filter(|size| *size > LARGE);
+    if letters.back().and_then(size_of).is_none() {
+        return;
+    }
+    let mut bytes: usize = letters.iter().filter_map(size_of).sum();
+    while bytes > MAX_LARGE_BYTES
+        && let Some(at) = letters.iter().position(|it| size_of(it).is_some())
+        && at + 1 < letters.len()
+    {
+        bytes -= letters.remove(at).map_or(0, |it| it.packet.size());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::session::tests::an_instant;
+
+    fn packet(id: u64, to: &str, size: usize) -> Packet {
+        let mut packet = Packet::new([to.into()], vec![0; size]);
+        packet.id = id;
+        packet
+    }
+
+    fn about(what: &str) -> Rule {
+        Rule::Latest((1, what.into()))
+    }
+
+    fn waiting(posted: &mut Posted, of: Option<&str>) -> Vec<u64> {
+        posted.take_waiting(of.map(Identity::from).as_ref()).iter().map(|it| it.packet.id).collect()
+    }
+
+    #[test]
+    fn packet_that_was_not_sent_waits_unless_a_later_one_is_about_the_same() {
+        let (mut posted, now) = (Posted::default(), an_instant());
+        let rules = [about("x"), about("y"), Rule::Again, Rule::Again, about("x"), Rule::Never];
+        for (id, rule) in (1..).zip(rules) {
+            posted.note(now, &packet(id, "a", 9), 1, rule);
+        }
+        posted.note(now, &packet(7, "b", 9), 1, about("y"));
+        posted.is_kept(4);
+        for id in 1..=7 {
+            posted.unsent(id, true);
+        }
+        assert_eq!(waiting(&mut posted, Some("b")), [7]);
+        assert_eq!(waiting(&mut posted, None), [2, 3, 5]);
+        assert!(waiting(&mut posted, None).is_empty());
+    }
+
+    #[test]
+    fn packets_are_kept_for_30_seconds_and_within_limits() {
+        let (mut posted, now) = (Posted::default(), an_instant());
+        for id in 1..=MAX_POSTED as u64 + 1 {
+            posted.note(now, &packet(id, "a", 9), 1, Rule::Again);
+        }
+        assert!(posted.find(1).is_none() && posted.find(2).is_some());
+        posted.note(now + KEPT, &packet(9_000, "a", 9), 1, Rule::Again);
+        assert!(posted.find(5).is_none() && posted.find(9_000).is_some());
+        for id in 9_001..9_006 {
+            posted.note(now + KEPT, &packet(id, "a", 1024 * 1024), 1, Rule::Again);
+        }
+        let kept: Vec<_> = (9_000..9_006).filter(|id| posted.find(*id).is_some()).collect();
+        assert_eq!(kept, [9_000, 9_002, 9_003, 9_004, 9_005], "large ones leave no room for each other");
+        posted.forget(&"a".into());
+        assert!(posted.find(9_000).is_none());
+    }
+}

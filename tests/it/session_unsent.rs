@@ -1,0 +1,156 @@
+//! Packets that were not sent (`wire.md`, section 5.2): each kind is sent again when it can be.
+
+use toolbridge::{
+    Config, ConnectionState, Role,
+    frame::{Frame, Kind},
+    session::SendFailure,
+    transport::{Lane, Participant, TransportEvent},
+};
+
+use crate::{
+    session_lane::{lanes, lose, pair, took},
+    session_world::{MS, SECOND, World, request, sent_packet, value},
+};
+
+/// Lets the transport refuse the packets with frames of this type that a participant sends meanwhile.
+pub(crate) fn refuse(
+    world: &mut World,
+    name: &'static str,
+    kind: Kind,
+    why: &SendFailure,
+    act: impl FnOnce(&mut World),
+) {
+    world.notes = Some(Vec::new());
+    lose(world, move |from, _, frame: &Frame| from == name && frame.kind() == kind);
+    act(world);
+    world.lossy.lose = None;
+    let id = sent_packet(world, name, kind);
+    if *why == SendFailure::Interrupted {
+        connection(world, name, ConnectionState::Reconnecting);
+    }
+    world.with(name, |session, now| session.handle_send_failed(now, id, why.clone()));
+    world.run(500 * MS);
+    match why {
+        SendFailure::Interrupted => connection(world, name, ConnectionState::Connected),
+        SendFailure::NotAllowed => allow_again(world, name),
+        _ => {}
+    }
+    world.run(SECOND);
+}
+
+fn connection(world: &mut World, name: &str, state: ConnectionState) {
+    world.with(name, |it, now| it.handle_event(now, TransportEvent::ConnectionState(state)));
+}
+
+/// Lets the room withdraw the permission and grant it again.
+pub(crate) fn allow_again(world: &mut World, name: &str) {
+    let who = world.ends[name].who.clone();
+    for may in [false, true] {
+        let who = who.clone().can_publish_data(may);
+        world.with(name, |it, now| it.handle_event(now, TransportEvent::Joined(who)));
+    }
+}
+
+const REFUSALS: [SendFailure; 3] =
+    [SendFailure::QueueFull, SendFailure::Interrupted, SendFailure::NotAllowed];
+
+#[test]
+fn acknowledgement_that_was_not_sent_is_sent_again() {
+    for why in REFUSALS {
+        let mut world = World::pair(&["t"]);
+        let key = world.call("a", request("t")).unwrap();
+        world.run(SECOND);
+        refuse(&mut world, "a", Kind::ACKNOWLEDGEMENT, &why, |world| {
+            world.finish("phone", Ok(value(1)));
+            world.run(50 * MS);
+        });
+        assert!(world.settled("a", key).is_some_and(Result::is_ok));
+        assert!(world.session("phone").is_drained(), "{why:?}: the result is kept");
+    }
+}
+
+#[test]
+fn result_that_was_not_allowed_is_sent_when_it_is() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    refuse(&mut world, "phone", Kind::TOOL_USE_RESULT, &SendFailure::NotAllowed, |world| {
+        world.finish("phone", Ok(value(1)));
+    });
+    assert!(world.settled("a", key).is_some_and(Result::is_ok));
+}
+
+/// Its packets on the lossy lane may have arrived, and nothing else would send it again.
+#[test]
+fn frame_whose_reliable_copy_was_not_allowed_is_sent_when_it_is() {
+    let mut world = pair();
+    world.notes = Some(Vec::new());
+    lose(&mut world, |name, _, frame| name == "a" && frame.kind() == Kind::TOOL_USE_REQUEST);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(2 * SECOND);
+    assert!(lanes(&world, "a", Kind::TOOL_USE_REQUEST).contains(&Lane::Reliable));
+    world.lossy.lose = None;
+    let id = sent_packet(&world, "a", Kind::TOOL_USE_REQUEST);
+    world.with("a", |session, now| session.handle_send_failed(now, id, SendFailure::NotAllowed));
+    allow_again(&mut world, "a");
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_some_and(Result::is_ok));
+}
+
+#[test]
+fn configuration_and_answer_to_a_registration_that_were_not_sent_are_sent_again() {
+    for why in REFUSALS {
+        for kind in [Kind::CONFIGURATION, Kind::TOOLS_REGISTER_ACK] {
+            let mut world = World::new();
+            world.assistant("a", Config::default());
+            world.run(SECOND);
+            refuse(&mut world, "a", kind, &why, |world| {
+                world.client("phone", Config::default(), &["t"]);
+                world.run(150 * MS);
+            });
+            let registrations = world.sent("phone", Kind::TOOLS_REGISTER).len();
+            world.run(20 * SECOND);
+            let more = world.sent("phone", Kind::TOOLS_REGISTER).len() - registrations;
+            assert_eq!((world.session("a").tools().len(), more), (1, 0), "{why:?}, {kind:?}");
+            world.handle("phone", |_| Some(Ok(value(1))));
+            assert!(world.ask("a", request("t")).is_ok());
+        }
+    }
+}
+
+#[test]
+fn copies_for_observers_that_were_not_sent_are_sent_again() {
+    for why in REFUSALS {
+        let mut world = World::pair(&["t"]);
+        let sid = world.sid();
+        world.play(&Participant::new("watch", sid).role(Role::Observer));
+        world.run(SECOND);
+        world.call("a", request("t")).unwrap();
+        world.run(SECOND);
+        refuse(&mut world, "phone", Kind::TOOL_USE_RESULT, &why, |world| {
+            world.finish("phone", Ok(value(1))); // its copy is sent after it
+        });
+        assert_eq!(world.received("watch", Kind::TOOL_USE_RESULT).len(), 1, "{why:?}");
+    }
+}
+
+/// Otherwise the owner would keep the result, and send it again at each return.
+#[test]
+fn acknowledgement_in_a_request_that_is_not_sent_any_more_is_sent_by_itself() {
+    for is_refused in [true, false] {
+        let mut world = pair();
+        took(&mut world);
+        world.notes = Some(Vec::new());
+        lose(&mut world, |name, _, frame| name == "a" && frame.kind() == Kind::TOOL_USE_REQUEST);
+        let key = world.call("a", request("t")).unwrap();
+        assert_eq!(world.count("a", "carried_acks"), 1, "the request carries the acknowledgement");
+        let id = world.packet;
+        world.with("a", |session, now| match is_refused {
+            true => session.handle_send_failed(now, id, SendFailure::Closed),
+            false => session.cancel(now, key),
+        });
+        world.lossy.lose = None;
+        world.run(SECOND);
+        assert!(world.session("phone").is_drained(), "refused: {is_refused}");
+    }
+}
