@@ -5,6 +5,7 @@ use std::time::Duration;
 use toolbridge::{
     Assistant, Client, CloseReason, Ready, Role, ToolError,
     memory::MemoryRoom,
+    session::SelectionPolicy,
     tools::{NotAdmitted, NotOffered, ReadyError},
     transport::{Participant, Transport as _, TransportEvent},
 };
@@ -123,4 +124,22 @@ async fn wait_that_is_dropped_is_forgotten_and_one_after_the_end_is_closed() {
     a.close().await;
     assert_eq!(waiting.await.unwrap().unwrap_err(), ReadyError::Closed(CloseReason::Closed));
     assert_eq!(a.ready("phone").await.unwrap_err(), ReadyError::Closed(CloseReason::Closed));
+}
+
+/// The function runs while the driver handles the session's outputs. What the session sends then needs no other wake-up.
+#[tokio::test(start_paused = true)]
+async fn call_whose_client_a_function_selects_is_sent_at_once() {
+    let room = MemoryRoom::new();
+    let watch = Client::builder().tool("t", "for a test", one).join_over(room.client("watch")).await.unwrap();
+    let phone = phone(&room).await;
+    let last = SelectionPolicy::by(|_, candidates| candidates.last().map(|it| it.identity.clone()));
+    let a = Assistant::builder().choose(last).join_over(room.assistant("a")).await.unwrap();
+    for client in ["phone", "watch"] {
+        a.ready(client).await.unwrap();
+    }
+    tokio::time::sleep(SECOND).await; // on a paused clock: nothing is left to do
+    let began = tokio::time::Instant::now();
+    a.call("t", ()).await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    drop((phone, watch));
 }

@@ -4,10 +4,11 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, watch};
 use toolbridge::{
-    Assistant, Event, Value,
+    Assistant, Client, Event, ToolError, Value,
     frame::{Kind, Meta},
+    memory::{MemoryRoom, MemoryTransport},
     session::Destination,
-    transport::{Packet, Participant, SendError, Transport, TransportEvent},
+    transport::{Capabilities, Packet, Participant, SendError, Transport, TransportEvent},
 };
 
 /// Sends nothing until its received events were read.
@@ -60,4 +61,61 @@ async fn full_send_queue_and_full_event_queue_do_not_deadlock() {
     let heard = async { while !matches!(events.recv().await.unwrap(), Event::Joined(_)) {} };
     tokio::time::timeout(Duration::from_secs(60), heard).await.expect("all events are read");
     assert_eq!(assistant.close().await, toolbridge::CloseReason::Closed);
+}
+
+/// Sends small packets at once, and large ones never.
+struct NeverLarge(MemoryTransport);
+
+impl Transport for NeverLarge {
+    fn local(&self) -> Participant {
+        self.0.local()
+    }
+
+    fn room(&self) -> String {
+        self.0.room()
+    }
+
+    fn present(&self) -> Vec<Participant> {
+        self.0.present()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn send(&self, packet: Packet) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        let small = (packet.payload.len() <= Capabilities::MAX_PACKET).then(|| self.0.send(packet));
+        async move {
+            match small {
+                Some(sending) => sending.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn recv(&mut self) -> Option<TransportEvent> {
+        self.0.recv().await
+    }
+
+    async fn close(&mut self) {
+        self.0.close().await;
+    }
+}
+
+/// The goodbye ends the call of a large packet, so it does not wait for it.
+#[tokio::test(start_paused = true)]
+async fn large_packet_does_not_delay_the_goodbye() {
+    let room = MemoryRoom::new();
+    let tool = async || Ok::<_, ToolError>(1);
+    let _phone =
+        Client::builder().tool("t", "for a test", tool).join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(NeverLarge(room.assistant("a"))).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    let large = std::collections::BTreeMap::from([("text", "x".repeat(100_000))]);
+    let call = assistant.call("t", large).timeout(Duration::from_secs(60)).start();
+    tokio::time::sleep(Duration::from_secs(1)).await; // on a paused clock: the request is being sent
+    let began = tokio::time::Instant::now();
+    assert_eq!(assistant.close().await, toolbridge::CloseReason::Closed);
+    assert_eq!(began.elapsed(), Duration::from_secs(5), "only the open call was waited for");
+    call.await.unwrap_err();
 }

@@ -99,6 +99,27 @@ fn request_carries_at_most_eight() {
     assert_eq!(world.count("phone", "fast_retries"), 0);
 }
 
+/// Those beyond 64 are sent at once.
+#[test]
+fn at_most_64_acknowledgements_are_held() {
+    let many = || {
+        let mut config = lossy();
+        (config.caps.calls.open_per_peer, config.caps.requests.calls_per_second) = (100, 100);
+        config.caps.requests.running_jobs = 100;
+        config
+    };
+    let mut world = fresh(many(), many());
+    for _ in 0..2 {
+        world.ask("a", request("t")).unwrap();
+        world.run(SECOND);
+    }
+    world.ends.values_mut().for_each(|end| end.log.clear());
+    let keys: Vec<_> = (0..70).map(|_| world.call("a", request("t")).unwrap()).collect();
+    world.run(41 * MS);
+    assert!(keys.iter().all(|key| world.settled("a", *key).is_some_and(Result::is_ok)));
+    assert_eq!(lanes(&world, "a", Kind::ACKNOWLEDGEMENT).len(), 6);
+}
+
 #[test]
 fn lost_request_is_repeated_with_its_acknowledgements() {
     let mut world = pair();
@@ -149,10 +170,10 @@ fn goodbye_follows_the_acknowledgements_that_are_held() {
     assert_eq!(lanes(&world, "a", Kind::ACKNOWLEDGEMENT), [Lane::Lossy]);
 }
 
-/// Sends a request from `from` that acknowledges the phone's result of this stanza, and names `address` as its instance.
-fn forge(world: &mut World, from: &str, stanza: i32, address: &str) {
+/// Sends a request from `from` that acknowledges the phone's results of these stanzas, and names `address` as its instance.
+fn forge(world: &mut World, from: &str, stanzas: &[i32], address: &str) {
     let mut meta = Meta::new().with_text("bridge.to", address);
-    meta.set("bridge.acks", [(stanza, 0)]).unwrap();
+    meta.set("bridge.acks", stanzas.iter().map(|stanza| (stanza, 0)).collect::<Vec<_>>()).unwrap();
     let asked = world.ends["a"].log.iter().rev().find(|(_, _, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
     let Message::ToolUseRequest(mut asked) = asked.unwrap().2.message().unwrap() else { panic!() };
     asked.id = "another-call".parse().unwrap();
@@ -164,22 +185,35 @@ fn forge(world: &mut World, from: &str, stanza: i32, address: &str) {
 #[test]
 fn only_the_assistant_acknowledges_and_only_to_the_instance_that_it_names() {
     for (from, is_for_this_run, counts) in [("a", true, true), ("a", false, false), ("x", true, false)] {
-        let mut world = pair();
-        world.stranger("x");
-        lose(&mut world, |name, _, frame| name == "a" && frame.kind() == Kind::ACKNOWLEDGEMENT);
-        took(&mut world);
-        let meta = last_meta(&world, "a", Kind::TOOL_USE_REQUEST);
-        let address = meta["bridge.to"].as_str().unwrap();
-        let address = if is_for_this_run { address.to_owned() } else { "0".repeat(16) };
-        let is_result = |frame: &Frame| frame.kind() == Kind::TOOL_USE_RESULT;
-        let log = &world.ends["phone"].log;
-        let stanza = log.iter().find(|(_, _, frame)| is_result(frame)).unwrap().2.stanza_id().unwrap();
-        forge(&mut world, from, stanza, &address);
-        world.run(SECOND);
-        let log = &world.ends["phone"].log;
-        let copies = log.iter().filter(|(_, _, frame)| is_result(frame) && frame.stanza_id() == Some(stanza));
-        assert_eq!(copies.count() == 1, counts, "{from}, {is_for_this_run}");
+        assert_eq!(acknowledges(from, is_for_this_run, 0), counts, "{from}, {is_for_this_run}");
     }
+}
+
+/// A request of another implementation may carry more than toolbridge writes: twice as many are read.
+#[test]
+fn request_acknowledges_at_most_sixteen_results() {
+    assert!(acknowledges("a", true, 15));
+    assert!(!acknowledges("a", true, 16));
+}
+
+/// Returns whether a forged request acknowledges a result, after so many others.
+fn acknowledges(from: &str, is_for_this_run: bool, others: i32) -> bool {
+    let mut world = pair();
+    world.stranger("x");
+    lose(&mut world, |name, _, frame| name == "a" && frame.kind() == Kind::ACKNOWLEDGEMENT);
+    took(&mut world);
+    let meta = last_meta(&world, "a", Kind::TOOL_USE_REQUEST);
+    let address = meta["bridge.to"].as_str().unwrap();
+    let address = if is_for_this_run { address.to_owned() } else { "0".repeat(16) };
+    let is_result = |frame: &Frame| frame.kind() == Kind::TOOL_USE_RESULT;
+    let log = &world.ends["phone"].log;
+    let stanza = log.iter().find(|(_, _, frame)| is_result(frame)).unwrap().2.stanza_id().unwrap();
+    let stanzas: Vec<_> = (1_000_000..).take(others as usize).chain([stanza]).collect();
+    forge(&mut world, from, &stanzas, &address);
+    world.run(SECOND);
+    let log = &world.ends["phone"].log;
+    let copies = log.iter().filter(|(_, _, frame)| is_result(frame) && frame.stanza_id() == Some(stanza));
+    copies.count() == 1
 }
 
 #[test]

@@ -133,6 +133,26 @@ fn assistants_own_tool_has_its_own_timeout_after_consent() {
     assert_eq!(world.ends["a"].aborted.len(), 1);
 }
 
+/// The tool's limit is longer than what is left of the call's.
+#[test]
+fn tools_own_timeout_after_consent_does_not_lengthen_the_call() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().consent_available(true));
+    let options = ToolOptions::default().consent(Consent::Always).timeout(20 * SECOND);
+    offer(&mut world, "a", vec![tool("t").options(options)]);
+    let key = world.call("a", request("t").timeout(5 * SECOND)).unwrap();
+    world.run(SECOND);
+    let question = world.question("a").unwrap();
+    world.with("a", |session, now| session.consent(now, question.key, true));
+    assert_eq!(world.ends["a"].jobs[0].limit, 5 * SECOND);
+    world.run(5 * SECOND);
+    let settled = world.settled("a", key);
+    assert!(
+        matches!(settled, Some(Err(CallError::Timeout { limit })) if *limit == 5 * SECOND),
+        "{settled:?}"
+    );
+}
+
 #[test]
 fn tool_withdrawn_during_its_claim_does_not_run() {
     let mut world = World::new();

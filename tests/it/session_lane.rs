@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Config, ConnectionState, Event, Outcome, Role, ToolError, ToolOptions, Value,
+    Config, ConnectionState, ErrorCode, Event, Outcome, Role, ToolError, ToolOptions, Value,
     frame::{Frame, Kind, Message, Meta, ToolProgress},
     session::{Request, SendFailure},
     tools::ProgressStatus,
@@ -66,6 +66,24 @@ pub(crate) fn took(world: &mut World) -> Duration {
     let began = world.now;
     world.ask("a", request("t")).unwrap();
     world.now - began
+}
+
+/// Its start is held for 5 ms, and the result follows within that time. `busy` alone would prove that nothing ran.
+#[test]
+fn tool_that_fails_at_once_is_known_to_have_started() {
+    let mut world = World::new();
+    world.assistant("a", lossy());
+    world.client("phone", lossy(), &["t"]);
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(world.delay);
+    let job = world.ends["phone"].jobs[0].key;
+    let error = ToolError::new(ErrorCode::BUSY, "the lamp is in use");
+    world.with("phone", |session, now| session.settle(now, job, Err(error)));
+    world.run(SECOND);
+    assert!(lanes(&world, "phone", Kind::TOOL_PROGRESS).is_empty());
+    let Some(Err(error)) = world.settled("a", key) else { panic!("the call has no error") };
+    assert!(error.may_have_run(), "{error:?}");
 }
 
 #[test]

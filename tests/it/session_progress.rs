@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use toolbridge::{Config, Event, Progress, Value};
+use toolbridge::{BargeIn, Config, Event, Progress, ToolOptions, Value};
 
-use crate::session_world::{MS, SECOND, World, request};
+use crate::session_world::{MS, SECOND, World, request, tool};
 
 const NS: Duration = Duration::from_nanos(1);
 
@@ -85,6 +85,35 @@ fn last_update_after_a_stall_is_reported_within_a_second_and_before_the_result()
         let last = events.iter().rposition(|event| number(event).is_some());
         assert!(last < events.iter().position(|event| matches!(event, Event::Settled { .. })));
     }
+}
+
+/// A barge-in ends the call for its caller, and the tool goes on.
+#[test]
+fn last_update_is_reported_before_a_barge_in_ends_the_call() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.requests.progress_per_second = 1;
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &[]);
+    let options = ToolOptions::default().barge_in(BargeIn::Finish);
+    world
+        .with("phone", |session, now| session.offer(now, vec![tool("steps").options(options)]))
+        .unwrap()
+        .unwrap();
+    world.run(SECOND);
+    let turn = world.with("a", |session, _| session.turn()).unwrap();
+    world.call("a", request("steps").turn(turn)).unwrap();
+    world.run(SECOND);
+    let job = world.ends["phone"].jobs[0].key;
+    for n in 1..=5 {
+        let progress = Progress::started().message(n.to_string());
+        world.with("phone", |session, now| session.progress(now, job, progress));
+        world.run(100 * MS);
+    }
+    world.with("a", |session, now| session.barge_in(now, turn)).unwrap();
+    let events = &world.ends["a"].events;
+    assert_eq!(events.iter().filter_map(number).collect::<Vec<_>>(), [1, 2, 3, 5]);
+    assert!(matches!(events.last(), Some(Event::Settled { .. })));
 }
 
 #[test]

@@ -232,6 +232,25 @@ fn views_end_with_their_assistant() {
     }
 }
 
+#[test]
+fn state_that_is_too_large_is_malformed() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "one");
+    world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    let largest = "x".repeat(64 * 1024 - 3); // a string of this length has a head of three bytes
+    for (text, is_seen) in [(largest.clone(), true), (largest + "x", false)] {
+        let view = Message::ViewUpdate(ViewUpdate::new("plan", Value::from(json!(text))));
+        world.send("a", &["phone"], &Meta::new(), &view);
+        world.run(SECOND);
+        assert_eq!(world.count("phone", "malformed"), u64::from(!is_seen));
+        assert_eq!(seen(&world, "phone").len(), 1, "the first one only");
+    }
+}
+
 /// An assistant shows at most 16, so the end of one was lost.
 #[test]
 fn client_has_at_most_sixteen_views() {

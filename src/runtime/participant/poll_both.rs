@@ -18,8 +18,6 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use tokio::task::coop;
-
 /// How often both are polled before other tasks have a turn.
 const ROUNDS: usize = 16;
 
@@ -45,8 +43,8 @@ pub(super) async fn run_both(driver: Work, transport: Work) {
                 break;
             }
             polled |= branches[1].poll_if_woken();
-            // Without a budget every resource of the runtime reports that it is not ready, and wakes at once.
-            if !polled || !coop::has_budget_remaining() {
+            // Without a budget, the runtime's resources wake a branch only after this task's turn.
+            if !polled {
                 break;
             }
         }
