@@ -280,7 +280,7 @@ impl Delivery {
         let (to, stanza) = kept.or_else(|| {
             let (to, stanza) = self.posted.find(packet)?;
             // What was for the room waits under the local identity, and the others under their first receiver.
-            Some((to.first().unwrap_or(cx.local.identity()).clone(), stanza))
+            Some((to.first().unwrap_or_else(|| cx.local.identity()).clone(), stanza))
         })?;
         let link = self.links.get_mut(&to);
         let on_lane = link.map_or(Unsent::Unknown, |link| link.lane.unsent(cx.now, stanza, packet, why));
