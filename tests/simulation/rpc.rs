@@ -196,6 +196,9 @@ impl World<'_> {
             _ => None,
         };
         self.ledger.ended(process, &call, Some(failure.is_none()));
+        if behavior == Behavior::BadArguments {
+            self.ledger.declined(process, &call);
+        }
         if self.ledger.by_id.get(&call).is_some_and(|at| self.ledger.calls[*at].outcome.is_some()) {
             self.ledger.reached.note(Reach::AppAnswersLate);
         }

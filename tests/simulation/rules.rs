@@ -269,6 +269,13 @@ impl Ledger {
         }
     }
 
+    /// Records that an app has no such method: nothing has run, and the call may be made again.
+    pub(crate) fn declined(&mut self, process: usize, id: &CallId) {
+        if let Some(starts) = self.starts.get_mut(id) {
+            starts.retain(|start| start.process != process || start.ran);
+        }
+    }
+
     /// Records that a process died, and its handlers with it.
     pub(crate) fn died(&mut self, process: usize) {
         for start in self.starts.values_mut().flatten().filter(|start| start.process == process) {
