@@ -112,6 +112,16 @@ impl World<'_> {
                     self.drive(process, |session, now| session.offer(now, tools).is_ok());
                 }
             }
+            Action::RefusesPackets { actor, lasts, percent } => {
+                if let Some(process) = self.current.get(&actor).copied() {
+                    self.processes[process].refuses = Some((self.room.now + lasts * 1_000, percent));
+                }
+            }
+            Action::LosesPacket(actor) => {
+                if let Some((_, join)) = self.open_join(actor) {
+                    self.room.joins[join].loses_next = true;
+                }
+            }
             Action::Impersonated { actor, dice } => self.impersonated(actor, dice),
             Action::ForgesAnswer { about, dice } => self.forges_answer(about, dice),
             Action::Forges { what, to, about, dice } => self.forges(what, to, about, dice),

@@ -98,6 +98,17 @@ impl World<'_> {
         let Some(join) = it.join.filter(|join| self.room.joins[*join].open && !interrupted) else {
             return self.fail_send(process, &packet);
         };
+        if let Some((until, percent)) = it.refuses.filter(|_| !self.recovered)
+            && self.room.now < until
+            && Random::of(self.room.seed, &[21, process as u64, self.room.now / 10_000]).percent(percent)
+        {
+            self.ledger.reached.note(Reach::PacketRefused);
+            let now = self.now();
+            if let Program::Bridge(session) = &mut self.processes[process].program {
+                session.handle_send_failed(now, packet.id, SendFailure::QueueFull);
+            }
+            return;
+        }
         let outbox = &mut it.outbox;
         let waits = packet.lane == Lane::Reliable && !packet.overtakes && outbox.stream.is_some();
         if !large && !waits {

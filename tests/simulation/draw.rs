@@ -36,6 +36,8 @@ impl Schedule {
             consent: random.percent(50),
             app: None,
             pings: false,
+            slow_answers: false,
+            steady: false,
         };
         let mut actions = Vec::new();
         entrances(random, clients, &mut actions);
@@ -54,7 +56,7 @@ impl Schedule {
             app(random, &mut cast, &mut actions);
         }
         actions.sort_by_key(|(at, _)| *at);
-        Self { seed, network, cast, actions }
+        Self { seed, network, cast, actions, without: Vec::new() }
     }
 }
 

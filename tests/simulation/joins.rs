@@ -155,7 +155,7 @@ impl World<'_> {
         caps.requests.table_entries = 12;
         caps.requests.table_bytes = 4_000;
         caps.frames.held_frames = 12;
-        caps.calls.equal_calls = 12;
+        caps.calls.equal_calls = if cast.steady { 10_000 } else { 12 };
         caps.frames.retransmit_frames = RETRANSMIT_WINDOW as usize;
         // An assistant allows more bytes than a client accepts, so that runs reach both limits.
         caps.calls.open_bytes = if let Actor::Client(_) = actor { 4_000 } else { 6_000 };

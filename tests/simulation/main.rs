@@ -8,6 +8,8 @@
 //! cargo test --test simulation -- --seeds 1..1000 --counts
 //! cargo test --test simulation -- --seed 17 --trace
 //! cargo test --test simulation -- --seed 17 --shrink
+//! cargo test --test simulation -- --seeds 1..1000 --all --with Refusals
+//! cargo test --test simulation -- --seeds 1..1000 --without Drained
 //! ```
 
 #![allow(
@@ -34,6 +36,7 @@ mod actions;
 mod carry;
 mod checks;
 mod draw;
+mod extras;
 mod forged;
 mod joins;
 mod plain;
@@ -61,6 +64,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::{
+    extras::Extra,
     reach::Reached,
     rules::{Failure, Rule},
     schedule::Schedule,
@@ -68,6 +72,28 @@ use crate::{
 
 /// The seeds that `cargo test` runs.
 const SEEDS: RangeInclusive<u64> = 1..=1_000;
+
+/// What these runs draw in addition. `--with` adds to it.
+const EXTRAS: &[Extra] = &[];
+
+/// What runs draw, and which rules they do not check.
+#[derive(Clone, Debug)]
+struct Options {
+    extras: Vec<Extra>,
+    without: Vec<Rule>,
+}
+
+impl Options {
+    fn schedule(&self, seed: u64) -> Schedule {
+        Schedule { without: self.without.clone(), ..Schedule::with(seed, &self.extras) }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { extras: EXTRAS.to_vec(), without: Vec::new() }
+    }
+}
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -82,7 +108,7 @@ fn main() -> ExitCode {
     }
     let trial = Trial::test("a_thousand_seeds_break_no_rule", || {
         let jobs = thread::available_parallelism().map_or(1, usize::from);
-        match run_all(SEEDS, jobs) {
+        match run_all(SEEDS, jobs, &Options::default()) {
             Ok(counted) if counted.calls < 5_000 => {
                 Err(Failed::from(format!("only {} calls were made", counted.calls)))
             }
@@ -98,7 +124,7 @@ fn main() -> ExitCode {
 
 /// Fails if the runs missed a situation. Fewer runs than `cargo test` makes are not checked.
 fn reaches_all(counted: &Counted) -> Result<(), String> {
-    let missing = counted.reached.missing();
+    let missing = counted.reached.missing(EXTRAS.len() == Extra::ALL.len());
     if missing.is_empty() || counted.runs < *SEEDS.end() {
         return Ok(());
     }
@@ -122,20 +148,30 @@ fn run_args(args: &[String]) -> Result<(), String> {
     };
     let has = |arg: &str| args.iter().any(|it| it == arg);
     let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is not a number"));
+    let named =
+        |arg: &'static str| args.windows(2).filter(move |pair| pair[0] == arg).map(|pair| pair[1].clone());
+    let mut options = Options::default();
+    for name in named("--with") {
+        options.extras.push(Extra::named(&name).ok_or(format!("{name:?} is none of {:?}", Extra::ALL))?);
+    }
+    for name in named("--without") {
+        options.without.push(Rule::named(&name).ok_or(format!("{name:?} is no rule"))?);
+    }
+    let options = &options;
     if let Some(seed) = after("--seed") {
-        return one(number(seed)?, has("--trace"), has("--shrink"));
+        return one(number(seed)?, has("--trace"), has("--shrink"), options);
     }
     let seeds = after("--seeds").ok_or("--seeds FIRST..LAST")?;
     let (first, last) = seeds.split_once("..").ok_or("--seeds FIRST..LAST")?;
     let jobs = after("--jobs").map_or(Ok(1), number)?;
     if has("--all") {
-        return all(number(first)?..=number(last)?);
+        return all(number(first)?..=number(last)?, options);
     }
     if has("--counts") {
-        return counts(number(first)?..=number(last)?);
+        return counts(number(first)?..=number(last)?, options);
     }
     let began = Instant::now();
-    let counted = run_all(number(first)?..=number(last)?, jobs as usize)?;
+    let counted = run_all(number(first)?..=number(last)?, jobs as usize, options)?;
     let took = began.elapsed();
     print!("{}", counted.reached);
     println!(
@@ -150,9 +186,9 @@ fn run_args(args: &[String]) -> Result<(), String> {
     reaches_all(&counted)
 }
 
-fn one(seed: u64, trace: bool, shrinks: bool) -> Result<(), String> {
+fn one(seed: u64, trace: bool, shrinks: bool, options: &Options) -> Result<(), String> {
     let base = Instant::now();
-    let mut schedule = Schedule::of(seed);
+    let mut schedule = options.schedule(seed);
     if shrinks && let Some(failure) = run_caught(&schedule, base).failure {
         schedule = shrink::shrink(schedule, &failure, base);
     }
@@ -169,10 +205,10 @@ fn one(seed: u64, trace: bool, shrinks: bool) -> Result<(), String> {
 }
 
 /// Runs all these seeds, also after failures, and lists each seed that breaks a rule.
-fn all(seeds: RangeInclusive<u64>) -> Result<(), String> {
+fn all(seeds: RangeInclusive<u64>, options: &Options) -> Result<(), String> {
     let base = Instant::now();
     let failed = |seed: u64| {
-        let failure = run_caught(&Schedule::of(seed), base).failure?;
+        let failure = run_caught(&options.schedule(seed), base).failure?;
         Some((failure.rule, format!("seed {seed}: {failure}")))
     };
     let mut broken: Vec<(Rule, String)> = seeds.filter_map(failed).collect();
@@ -182,10 +218,10 @@ fn all(seeds: RangeInclusive<u64>) -> Result<(), String> {
 }
 
 /// Prints the counts of each of these seeds on a line. A change that keeps the behavior keeps these lines.
-fn counts(seeds: RangeInclusive<u64>) -> Result<(), String> {
+fn counts(seeds: RangeInclusive<u64>, options: &Options) -> Result<(), String> {
     let base = Instant::now();
     for seed in seeds {
-        let it = run_caught(&Schedule::of(seed), base);
+        let it = run_caught(&options.schedule(seed), base);
         let broken = it.failure.map_or_else(String::new, |failure| format!(" {failure}"));
         let reached = it.reached.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         println!(
@@ -210,7 +246,7 @@ fn run_caught(schedule: &Schedule, base: Instant) -> world::Outcome {
 }
 
 /// Runs these seeds until one breaks a rule. The error names that seed and the command that repeats it.
-fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
+fn run_all(seeds: RangeInclusive<u64>, jobs: usize, options: &Options) -> Result<Counted, String> {
     let base = Instant::now();
     let next = AtomicU64::new(*seeds.start());
     let failed = AtomicBool::new(false);
@@ -221,7 +257,7 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize) -> Result<Counted, String> {
             if seed > *seeds.end() || failed.load(Ordering::Relaxed) {
                 return Ok(counted);
             }
-            let outcome = run_caught(&Schedule::of(seed), base);
+            let outcome = run_caught(&options.schedule(seed), base);
             if let Some(failure) = outcome.failure {
                 failed.store(true, Ordering::Relaxed);
                 return Err(format!(

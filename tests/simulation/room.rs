@@ -79,6 +79,8 @@ pub(crate) enum Scheduled {
     PlainJobEnds { process: usize, caller: Identity, call: CallId },
     /// A method of the app returns.
     AppAnswers { process: usize, id: String, number: u64 },
+    /// The app sends the next part of an answer.
+    AppSends { process: usize, to: Peer, load: Load },
     /// A call of a plain assistant times out.
     PlainDeadline { call: usize },
     /// A second begins; the simulated backlog is drawn again.
@@ -107,6 +109,8 @@ pub(crate) struct Join {
     pub(crate) open: bool,
     /// No packet passes before this time.
     pub(crate) held_until: Us,
+    /// Its next lossy packet is lost.
+    pub(crate) loses_next: bool,
     /// No join or leave is announced to it before this time.
     pub(crate) signaling_down_until: Us,
     /// The joins that were announced to it, and when.
@@ -135,6 +139,8 @@ pub(crate) struct Room {
     pub(crate) joins: Vec<Join>,
     queue: BTreeMap<(Us, u64), Scheduled>,
     order: u64,
+    /// When a packet was lost last by an action.
+    pub(crate) last_loss: Us,
     pub(crate) reached: Reached,
 }
 
@@ -147,6 +153,7 @@ impl Room {
             joins: Vec::new(),
             queue: BTreeMap::new(),
             order: 0,
+            last_loss: 0,
             reached: Reached::default(),
         }
     }
@@ -178,6 +185,7 @@ impl Room {
             listed: false,
             open: false,
             held_until: 0,
+            loses_next: false,
             signaling_down_until: 0,
             announced: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -232,6 +240,10 @@ impl Room {
 
     /// Sends a packet to the server.
     pub(crate) fn send(&mut self, from: usize, to: Option<Vec<Identity>>, load: Load) {
+        if load.is_lossy() && std::mem::take(&mut self.joins[from].loses_next) {
+            self.last_loss = self.now;
+            return self.reached.note(Reach::LostAmongDelayed);
+        }
         let held = self.joins[from].held_until;
         let when = self.now + UPLINK;
         let when = if held > when { held + 1 } else { when };

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    CallId, Value,
+    CallError, CallId, Value,
     transport::{
         Form, Lane, Packet, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcRequest,
         RpcResponse, StreamHeader, StreamKind, StreamPart,
@@ -20,6 +20,9 @@ use crate::{
     schedule::{Actor, Behavior},
     world::{Program, World},
 };
+
+/// So many answers at the same time count as interleaved.
+const INTERLEAVED: usize = 5;
 
 /// The method of a ping.
 const PING: &str = "toolbridge.ping";
@@ -214,6 +217,16 @@ impl World<'_> {
         };
         let trailer =
             |reason: &str| Load::Part(StreamPart::Trailer { id: stream.clone(), reason: reason.to_owned() });
+        if self.schedule.cast.slow_answers {
+            let parts = [Load::Part(StreamPart::Header(header)), chunk(&text), trailer("")];
+            if self.ledger.calls.iter().filter(|it| it.outcome.is_none()).count() >= INTERLEAVED {
+                self.ledger.reached.note(Reach::AnswersInterleaved);
+            }
+            for (at, load) in parts.into_iter().enumerate() {
+                self.room.after(300 * at as u64, Scheduled::AppSends { process, to: to.clone(), load });
+            }
+            return;
+        }
         match dice.below(10) {
             0..3 => {
                 self.ledger.reached.note(Reach::AppAnswersInPacket);
@@ -242,8 +255,24 @@ impl World<'_> {
         }
     }
 
+    /// Checks that a call whose answers all arrive whole does not end as if one had not.
+    pub(crate) fn check_answer(&mut self, call: usize, result: &Result<Value, CallError>) {
+        let it = &self.ledger.calls[call];
+        let starts = it.id.as_ref().and_then(|id| self.ledger.starts.get(id)).map_or(&[][..], Vec::as_slice);
+        let is_answered = !starts.is_empty() && starts.iter().all(|start| start.ended == Some(true));
+        let moves = self.schedule.actions.iter().any(|(_, action)| action.moves());
+        if self.schedule.cast.slow_answers
+            && is_answered
+            && !moves
+            && let Err(CallError::Tool(error)) = result
+        {
+            let text = format!("call {call} {:?} was answered, and ends as {error}", it.id);
+            self.ledger.broken(Rule::AnswerTaken, text);
+        }
+    }
+
     /// The app sends messages; they are lost while it has no connection.
-    fn app_sends(&mut self, process: usize, to: &Peer, loads: impl IntoIterator<Item = Load>) {
+    pub(crate) fn app_sends(&mut self, process: usize, to: &Peer, loads: impl IntoIterator<Item = Load>) {
         let Some(join) = self.processes[process].join.filter(|join| self.room.joins[*join].open) else {
             return;
         };

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::rules::Rule;
+
 /// Milliseconds since the run began.
 pub(crate) type Ms = u64;
 
@@ -15,6 +17,9 @@ pub(crate) const PROBES: Ms = 38_000;
 pub(crate) const FULL_PROBES: Ms = 50_000;
 /// The end of the run: the longest timeout has passed since the last action, and the sessions' memory has expired.
 pub(crate) const END: Ms = 115_000;
+
+/// The end of the calls without a pause.
+pub(crate) const STEADY: Ms = 32_000;
 
 /// How long a call waits for its owner.
 pub(crate) const OWNER_WAIT: Ms = 5_000;
@@ -228,6 +233,10 @@ pub(crate) enum Action {
     NamesOtherRoom { from: Actor, to: Actor, request: bool },
     /// It leaves with a goodbye, and another process starts after this time.
     Leaves { actor: Actor, replaced_after: Ms },
+    /// For this time, each of its packets may be refused for want of room.
+    RefusesPackets { actor: Actor, lasts: Ms, percent: u64 },
+    /// The next lossy packet of this actor is lost.
+    LosesPacket(Actor),
     /// It drains, and leaves a second later; another process starts at once.
     Drains(Actor),
     /// It offers other tools.
@@ -275,6 +284,7 @@ impl Action {
             | Self::Returns { .. }
             | Self::Leaves { .. }
             | Self::Drains(_)
+            | Self::RefusesPackets { .. }
             | Self::ChangesTools(_) => true,
             Self::Enters(actor) => *actor == Actor::SecondAssistant,
             _ => false,
@@ -345,6 +355,10 @@ pub(crate) struct Cast {
     pub(crate) app: Option<u32>,
     /// Whether assistants send pings to the app.
     pub(crate) pings: bool,
+    /// Whether the app answers in chunks that it sends one after the other, so that its answers interleave.
+    pub(crate) slow_answers: bool,
+    /// Whether packets are delayed by chance, and only those are lost that an action names.
+    pub(crate) steady: bool,
 }
 
 impl Cast {
@@ -368,6 +382,8 @@ pub(crate) struct Schedule {
     pub(crate) network: Network,
     pub(crate) cast: Cast,
     pub(crate) actions: Vec<(Ms, Action)>,
+    /// The rules that are not checked.
+    pub(crate) without: Vec<Rule>,
 }
 
 impl Schedule {

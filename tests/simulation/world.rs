@@ -8,7 +8,7 @@ use std::{
 
 use toolbridge::{
     CallError, CallId, ConnectionState, Event, Identity, Tool, ToolName,
-    session::{CallKey, JobKey, Output, TurnKey},
+    session::{CallKey, Counter, JobKey, Output, TurnKey},
     transport::TransportEvent,
 };
 
@@ -19,7 +19,7 @@ use crate::{
     room::{Room, Scheduled, Us},
     rpc::App,
     rules::{Failure, Ledger, Rule, Verdict},
-    schedule::{Actor, Behavior, CLEANUP, END, FULL_PROBES, PROBES, RECOVERY, Schedule},
+    schedule::{Actor, Behavior, CLEANUP, END, FULL_PROBES, PROBES, RECOVERY, STEADY, Schedule},
     session::Session,
     work::OpenQuestion,
 };
@@ -32,6 +32,9 @@ const MOST_STEPS: u64 = 50_000;
 
 /// Every so many calls, the caller makes another one as soon as it has the result: its request carries the acknowledgement.
 const FOLLOWED: usize = 4;
+
+/// Time in µs after a loss in which packets may be doubled: 10 s after the sign of it, which a retry shows.
+const LOSS_IS_OVER: Us = 12_000_000;
 
 /// Packets that one input may cause. A goodbye to every peer and the retransmission of a full table need the most.
 const PACKETS_AT_ONCE: usize = 80;
@@ -71,6 +74,10 @@ pub(crate) struct Process {
     /// Its transport has reported an outage within its current join.
     pub(crate) cut: bool,
     pub(crate) outbox: Outbox,
+    /// Until when its transport refuses packets, and what percentage of them.
+    pub(crate) refuses: Option<(Us, u64)>,
+    /// The doubled packets that it has sent.
+    doubles: u64,
     /// The consent questions that its person has not answered.
     pub(crate) questions: BTreeMap<JobKey, OpenQuestion>,
     /// The tools that its person has allowed for one call.
@@ -161,7 +168,7 @@ impl<'a> World<'a> {
             schedule,
             base,
             room,
-            ledger: Ledger::default(),
+            ledger: Ledger::without(&schedule.without),
             processes: Vec::new(),
             current: BTreeMap::new(),
             forgeries_delivered,
@@ -295,6 +302,7 @@ impl<'a> World<'a> {
             Scheduled::JobProgress { process, key, left } => self.job_progress(process, key, left),
             Scheduled::PlainJobEnds { process, caller, call } => self.plain_job_ends(process, &caller, &call),
             Scheduled::AppAnswers { process, id, number } => self.app_answers(process, &id, number),
+            Scheduled::AppSends { process, to, load } => self.app_sends(process, &to, [load]),
             Scheduled::PlainDeadline { call } => self.plain_deadline(call),
             Scheduled::BacklogChanges => self.report_backlogs(),
             Scheduled::FaultsEnd => self.recover(),
@@ -368,6 +376,7 @@ impl<'a> World<'a> {
                                 self.ledger.reached.note(Reach::AppLostByPings);
                             }
                             self.ledger.calls[call].owner_is_recent = self.owner_is_recent(call);
+                            self.check_answer(call, &result);
                             self.ledger.settled(call, &result);
                             if result.is_ok() && call.is_multiple_of(FOLLOWED) {
                                 next.push(call);
@@ -391,6 +400,21 @@ impl<'a> World<'a> {
             self.ledger.broken(Rule::Caps, text);
         }
         self.check_caps(process);
+        self.check_doubles(process);
+    }
+
+    /// Checks that no packet is doubled long after the last loss.
+    fn check_doubles(&mut self, process: usize) {
+        let it = &mut self.processes[process];
+        let Program::Bridge(session) = &it.program else { return };
+        let before = std::mem::replace(&mut it.doubles, session.stats().count(Counter::FastDoubles));
+        let since = self.room.now - self.room.last_loss;
+        // A loss shows when the next frame is answered: while calls are made without a pause, at once.
+        let is_steady = self.schedule.cast.steady && self.room.now < STEADY * 1_000;
+        if is_steady && it.doubles > before && since > LOSS_IS_OVER {
+            let text = format!("{} doubles a packet {} ms after the last loss", it.actor, since / 1_000);
+            self.ledger.broken(Rule::Doubles, text);
+        }
     }
 
     /// A process ends, and its tools with it.
@@ -420,6 +444,8 @@ impl Process {
             edition: 0,
             cut: false,
             outbox: Outbox::default(),
+            refuses: None,
+            doubles: 0,
             questions: BTreeMap::new(),
             allowed: BTreeMap::new(),
             granted: BTreeSet::new(),
