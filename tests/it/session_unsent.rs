@@ -134,9 +134,9 @@ fn copies_for_observers_that_were_not_sent_are_sent_again() {
     }
 }
 
-/// Otherwise the owner would keep the result, and send it again at each return.
+/// The owner sends its result again, which is acknowledged again.
 #[test]
-fn acknowledgement_in_a_request_that_is_not_sent_any_more_is_sent_by_itself() {
+fn result_is_acknowledged_again_if_the_request_that_did_so_is_not_sent() {
     for is_refused in [true, false] {
         let mut world = pair();
         took(&mut world);

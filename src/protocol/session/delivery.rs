@@ -136,8 +136,8 @@ impl Delivery {
         let limit = limit_to(cx, peers, std::slice::from_ref(to), message);
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
         let mut to = self.to(cx, peers, to);
-        let (payload, carried) = to.with_acknowledgements(stanza, meta, message, payload);
-        Ok(to.transmit(stanza, message, payload, carried))
+        let payload = to.with_acknowledgements(stanza, meta, message, payload);
+        Ok(to.transmit(stanza, message, payload))
     }
 
     /// Sends a frame again, under its stanza.
@@ -151,7 +151,7 @@ impl Delivery {
         message: &Message,
     ) -> Result<Sent, Unfit> {
         let payload = codec::encode(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
-        Ok(self.to(cx, peers, to).transmit(stanza, message, payload, Vec::new()))
+        Ok(self.to(cx, peers, to).transmit(stanza, message, payload))
     }
 
     /// Sends a frame that is known to be small, or whose loss does no harm.

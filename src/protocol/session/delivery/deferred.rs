@@ -49,21 +49,14 @@ impl Deferred {
         self.0.push_back(Held { since: now, stanza, call });
     }
 
-    /// Takes back those that a request carried which is not sent any more. They have waited for long enough.
-    pub(super) fn put_back(&mut self, carried: Vec<Held>) {
-        for it in carried.into_iter().rev() {
-            self.0.push_front(it);
-        }
-    }
-
     /// Returns those that the next request can carry.
     pub(super) fn carried(&self) -> impl ExactSizeIterator<Item = &Held> {
         self.0.iter().take(MAX_CARRIED)
     }
 
-    /// Takes those that a request carries.
-    pub(super) fn take_carried(&mut self, count: usize) -> Vec<Held> {
-        self.0.drain(..count).collect()
+    /// Removes those that a request carries.
+    pub(super) fn forget_carried(&mut self, count: usize) {
+        self.0.drain(..count);
     }
 
     /// Takes the one that waits for the result of this call.

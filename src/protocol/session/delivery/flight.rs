@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{deferred::Held, loss::Answered, rtt::RoundTrip};
+use super::{loss::Answered, rtt::RoundTrip};
 use crate::{
     clock::{Instant, later},
     protocol::session::{Counter, SendFailure as Why},
@@ -33,16 +33,12 @@ const FORCED_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Flight {
     frames: SortedMap<u32, Flying>,
     forced_at: Option<Instant>,
-    /// The acknowledgements that frames carried which are not sent any more.
-    carried: Vec<Held>,
 }
 
 /// A frame in transit.
 #[derive(Debug)]
 pub(super) struct Flying {
     payload: Bytes,
-    /// The acknowledgements in it.
-    carried: Vec<Held>,
     /// The id that all its packets have.
     packet: u64,
     begun_at: Instant,
@@ -104,7 +100,6 @@ impl Flight {
     }
 
     /// Adds a frame that was sent once. With a spacing, it is sent a second time after that.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one frame")]
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -113,12 +108,10 @@ impl Flight {
         stanza: i32,
         packet: u64,
         payload: Bytes,
-        carried: Vec<Held>,
     ) {
         let wait = trip.wait();
         let frame = Flying {
             payload,
-            carried,
             packet,
             begun_at: now,
             sent_at: now,
@@ -132,13 +125,7 @@ impl Flight {
             copy: ReliableCopy::At(later(now, trip.patience())),
             out: 1,
         };
-        self.forget(stanza);
         self.frames.insert(stanza.unsigned_abs(), frame);
-    }
-
-    /// Takes the acknowledgements that frames carried which are not sent any more.
-    pub(super) fn take_carried(&mut self) -> Vec<Held> {
-        std::mem::take(&mut self.carried)
     }
 
     /// Removes a frame that has arrived. The time is a round-trip sample only if the frame was not sent again and the answer
@@ -164,8 +151,7 @@ impl Flight {
 
     /// Stops sending a frame again.
     pub(super) fn forget(&mut self, stanza: i32) {
-        let frame = self.frames.remove(&stanza.unsigned_abs());
-        self.carried.extend(frame.into_iter().flat_map(|frame| frame.carried));
+        self.frames.remove(&stanza.unsigned_abs());
     }
 
     /// Returns the stanzas of the frames in transit, as absolute values.

@@ -94,20 +94,11 @@ impl FastLane {
     /// Stops sending a frame.
     pub(super) fn forget(&mut self, stanza: i32) {
         self.flight.forget(stanza);
-        self.keep_carried();
     }
 
     /// Handles an unsent packet and returns its effect on the frame.
     pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &SendFailure) -> Unsent {
-        let effect = self.flight.unsent(now, stanza, packet, why);
-        self.keep_carried();
-        effect
-    }
-
-    /// Keeps the acknowledgements that frames carried which are not sent any more. Without them their results would be
-    /// kept, and sent again at each return, for ever.
-    fn keep_carried(&mut self) {
-        self.deferred.put_back(self.flight.take_carried());
+        self.flight.unsent(now, stanza, packet, why)
     }
 }
 
@@ -168,14 +159,8 @@ impl Delivery {
 }
 
 impl<R: Recipients> To<'_, R> {
-    /// Sends a frame and selects its lane. `carried` are the acknowledgements in it.
-    pub(super) fn transmit(
-        mut self,
-        stanza: i32,
-        message: &Message,
-        payload: Bytes,
-        carried: Vec<Held>,
-    ) -> Sent {
+    /// Sends a frame and selects its lane.
+    pub(super) fn transmit(mut self, stanza: i32, message: &Message, payload: Bytes) -> Sent {
         let payload = self.delivery.as_sent(self.cx, self.peers, self.id, payload);
         let size = payload.len();
         let id = self.delivery.next_packet();
@@ -206,8 +191,7 @@ impl<R: Recipients> To<'_, R> {
                 if let Some(link) = links.get_mut(self.id) {
                     let spacing = link.lane.spacing(now, backlog);
                     let FastLane { flight, trip, .. } = &mut link.lane;
-                    flight.begin(now, trip, spacing, stanza, id, payload, carried);
-                    link.lane.keep_carried();
+                    flight.begin(now, trip, spacing, stanza, id, payload);
                 }
                 self.delivery.set_lane_timer(self.cx, self.id);
             }
@@ -290,37 +274,36 @@ impl<R: Recipients> To<'_, R> {
         }
     }
 
-    /// Lets a request carry the acknowledgements that wait, if it still fits the fast lane. Returns its frame, and what it
-    /// carries.
+    /// Lets a request carry the acknowledgements that wait, if it still fits the fast lane. Returns its frame. If it does not
+    /// arrive, their results are sent again, and acknowledged again.
     pub(super) fn with_acknowledgements(
         &mut self,
         stanza: i32,
         meta: &Meta,
         message: &Message,
         payload: Bytes,
-    ) -> (Bytes, Vec<Held>) {
+    ) -> Bytes {
         if self.cx.is_client() || !matches!(message, Message::ToolUseRequest(_)) {
-            return (payload, Vec::new());
+            return payload;
         }
         if !matches!(self.route_of(message, &payload), Route::Fast) {
-            return (payload, Vec::new());
+            return payload;
         }
         let now = self.cx.now;
-        let Some(lane) = self.delivery.links.get_mut(self.id).map(|link| &mut link.lane) else {
-            return (payload, Vec::new());
-        };
-        let waiting = lane.deferred.carried();
+        let Some(link) = self.delivery.links.get_mut(self.id) else { return payload };
+        let waiting = link.lane.deferred.carried();
         let count = waiting.len();
         if count == 0 {
-            return (payload, Vec::new());
+            return payload;
         }
         let meta = codec::carrying(meta, waiting.map(|it| (it.stanza, it.time(now))));
         match codec::encode(stanza, &self.cx.config.room, &meta, message) {
             Ok(carrying) if fits(self.cx, self.id, &carrying) => {
                 self.cx.stats.add(Counter::CarriedAcks, count);
-                (carrying, lane.deferred.take_carried(count))
+                link.lane.deferred.forget_carried(count);
+                carrying
             }
-            _ => (payload, Vec::new()),
+            _ => payload,
         }
     }
 
