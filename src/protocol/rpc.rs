@@ -145,11 +145,6 @@ impl RpcCall {
         CallId::known(&*self.id)
     }
 
-    /// Returns whether the method is one that LiveKit keeps for itself.
-    pub(crate) fn is_reserved(&self) -> bool {
-        is_reserved(&self.method)
-    }
-
     /// Returns whether the caller only wants to know whether this participant is alive.
     pub(crate) fn is_ping(&self) -> bool {
         self.method == PING

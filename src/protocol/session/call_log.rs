@@ -146,11 +146,11 @@ impl CallLog {
         match event {
             // A call of the local participant has a record, unless a barge-in has settled it.
             Event::Requested { call, execution, owner, by, .. } if by == local => {
-                self.owned((call.clone(), by.clone()), *execution, owner);
+                self.owned(&(call.clone(), by.clone()), *execution, owner);
             }
             Event::Requested { call, tool, execution, owner, by } if owner == local => {
                 self.received(now, call, tool, *execution, by);
-                self.owned((call.clone(), by.clone()), *execution, owner);
+                self.owned(&(call.clone(), by.clone()), *execution, owner);
             }
             Event::Delivered { call, .. } => self.mark(now, local, call, |record| &mut record.delivered),
             Event::Progress { key: Some(_), call, .. } => self.started(now, local, call),
@@ -199,8 +199,8 @@ impl CallLog {
     }
 
     /// Notes the participant that must answer.
-    fn owned(&mut self, call: Key, execution: Execution, owner: &Identity) {
-        if let Some(record) = self.open.get_mut(&call) {
+    fn owned(&mut self, call: &Key, execution: Execution, owner: &Identity) {
+        if let Some(record) = self.open.get_mut(call) {
             record.owner = Some(owner.clone());
             record.execution = execution;
         }

@@ -355,7 +355,7 @@ impl Incoming {
         bytes: usize,
     ) -> Result<(), Refusal> {
         find_tool(core, tool).map_err(|error| Refusal::new(error.code(), error.message()))?;
-        self.has_room_to_run(core, caller, bytes).map_err(Refusal::busy)
+        self.has_room_to_run(core, caller, bytes).map_err(|limit| Refusal::busy(&limit))
     }
 
     /// Client: returns why this participant may not call now, if it may not. A candidate may be bound by its request as
@@ -481,7 +481,7 @@ impl Incoming {
         let room = self.may_prompt(core, &inbound).and_then(|()| self.has_room_for(core, &inbound));
         if let Err(limit) = room {
             core.cx.count(Counter::Busy);
-            return self.refuse(core, &inbound, &Refusal::busy(limit));
+            return self.refuse(core, &inbound, &Refusal::busy(&limit));
         }
         if must_claim(core, &inbound) {
             return self.claim(core, inbound);

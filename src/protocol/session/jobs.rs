@@ -84,8 +84,8 @@ pub(super) struct Reported {
     at: Option<Instant>,
     /// The last update that was reported too soon after another.
     next: Option<Progress>,
-    /// Whether the job ended before its caller was sent progress, so that its result states that it started.
-    by_result: bool,
+    /// Whether the job has started: it has reported something.
+    began: bool,
 }
 
 impl Reported {
@@ -94,9 +94,9 @@ impl Reported {
         self.at.is_some()
     }
 
-    /// Returns whether the job started, as far as its caller can know.
+    /// Returns whether the job started.
     pub(super) fn began(&self) -> bool {
-        self.anything() || self.by_result
+        self.began
     }
 }
 
@@ -192,7 +192,9 @@ impl Jobs {
         outcome: Outcome,
     ) -> Option<Ended> {
         // Before `take`, which would send held progress: the result itself says that the tool has started.
-        self.skip_begin(key);
+        if let Some(job) = self.running.get_mut(&key).filter(|job| !job.reported.anything()) {
+            job.reported.next = None;
+        }
         let job = self.take(cx, peers, delivery, key)?;
         if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
             let reason = LocalText::new(&source.to_string());
@@ -260,6 +262,7 @@ impl Jobs {
         let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
         let Some(job) = self.running.get_mut(&key) else { return };
         let may_wait = delivery.lane_is_open(cx, peers, &job.caller);
+        job.reported.began = true;
         if !job.reported.anything() {
             if let Some(began) = job.reported.next.take() {
                 cx.timers.cancel(&Timer::Progress(key));
@@ -314,12 +317,6 @@ impl Jobs {
 
     fn keys_where(&self, is_it: impl Fn(&Running) -> bool) -> Vec<JobKey> {
         self.running.iter().filter(|(_, job)| is_it(job)).map(|(key, _)| *key).collect()
-    }
-
-    /// Notes that a job ends before its caller was sent progress, so that its result states that it started.
-    fn skip_begin(&mut self, key: JobKey) {
-        let Some(job) = self.running.get_mut(&key).filter(|job| !job.reported.anything()) else { return };
-        job.reported.by_result = job.reported.next.take().is_some();
     }
 
     /// Removes a job after sending its last progress.

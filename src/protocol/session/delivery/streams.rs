@@ -307,7 +307,7 @@ impl Streams {
         }
         inflow.take(cx.now, bytes);
         let is_open_ended = inflow.length.is_none();
-        if self.grow((key.0.identity().clone(), of), bytes.len(), is_open_ended) > share {
+        if self.grow(&(key.0.identity().clone(), of), bytes.len(), is_open_ended) > share {
             return self.refuse(cx, key, "the sender's streams exceed their share");
         }
         Part::Taken
@@ -412,9 +412,9 @@ impl Streams {
     }
 
     /// Adds received bytes. Returns the bytes of all streams of their sender.
-    fn grow(&mut self, of: (Identity, Share), bytes: usize, is_open_ended: bool) -> usize {
+    fn grow(&mut self, of: &(Identity, Share), bytes: usize, is_open_ended: bool) -> usize {
         *self.bytes.entry(of.1).or_default() += bytes;
-        let Some(sender) = self.senders.get_mut(&of) else { return 0 };
+        let Some(sender) = self.senders.get_mut(of) else { return 0 };
         sender.bytes += bytes;
         sender.expected += if is_open_ended { bytes } else { 0 };
         sender.bytes

@@ -149,7 +149,9 @@ impl Exchange {
         // First the rights, then the rate, the tool and the room.
         let is_within_rate = core.peers.may_answer_request(&core.cx, id);
         let refused = match () {
-            () if !core.cx.answers_rpc() || call.is_reserved() => Some(rpc::unsupported(&call.method)),
+            () if !core.cx.answers_rpc() || rpc::is_reserved(&call.method) => {
+                Some(rpc::unsupported(&call.method))
+            }
             () => Incoming::why_not_rpc(core, id).map(|refusal| refusal.for_rpc()),
         };
         if let Some(error) = refused {
@@ -175,20 +177,17 @@ impl Exchange {
             Ok(()) => {
                 let admitted = match is_within_rate {
                     true => self.incoming.admits_rpc(core, id, &call.method, call.size),
-                    false => Err(Refusal::busy(limit_of_rate(core))),
+                    false => Err(Refusal::busy(&limit_of_rate(core))),
                 };
-                let refusal = admitted.err();
-                if let Some(refusal) = &refusal {
+                admitted.err().map(|refusal| {
                     core.cx.count(refusal.counter());
-                }
-                refusal.map(|refusal| refusal.for_rpc())
+                    refusal.for_rpc()
+                })
             }
         };
-        let is_admitted = refused.is_none();
-        if let Some(error) = refused {
-            respond(core, id, &call.key(), error);
-        }
-        is_admitted
+        let Some(error) = refused else { return true };
+        respond(core, id, &call.key(), error);
+        false
     }
 
     /// Handles a request whose payload has arrived, or cannot be read. It becomes the same request as that in a frame.

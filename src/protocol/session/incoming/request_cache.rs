@@ -27,7 +27,7 @@ pub(in crate::protocol::session) struct Refusal {
 
 impl Refusal {
     /// Creates the refusal of a request for which there is no room, which this text names.
-    pub(in crate::protocol::session) fn busy(limit: String) -> Self {
+    pub(in crate::protocol::session) fn busy(limit: &str) -> Self {
         Self::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"))
     }
 
