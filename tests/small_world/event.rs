@@ -108,6 +108,8 @@ pub(crate) enum Event {
     Shows(Seat),
     /// The oldest tool returns.
     Answers,
+    /// The oldest tool fails, with a code that otherwise means that nothing ran.
+    FailsAsUnknown,
     /// The person agrees to the oldest question.
     Agrees,
     /// The next packet of this session is refused, because there is no room.

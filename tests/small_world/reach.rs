@@ -54,6 +54,8 @@ situations! {
     Suspended,
     /// A packet is lost.
     PacketLost,
+    /// A tool fails with a code that otherwise means that nothing ran.
+    FailedAsUnknown,
     /// A call succeeds.
     CallOk,
     /// A call fails.

@@ -78,7 +78,7 @@ fn weight(event: &Event) -> u64 {
         Event::CallerEnters(_) | Event::StrangerActs | Event::StrangerCallsByRpc | Event::Returns(_) => 6,
         Event::Answers | Event::StrangerEnters { .. } | Event::Calls(..) | Event::Waits => 4,
         Event::LosesRole(_) | Event::SaysGoodbye(_) | Event::Refuses(_) | Event::Loses(_) => 1,
-        Event::Mutes(_) | Event::Sleeps => 1,
+        Event::Mutes(_) | Event::Sleeps | Event::FailsAsUnknown => 1,
         Event::CallsByRpcWithUsedId(_) | Event::Cancels(_) | Event::Interrupts(_) => 1,
         _ => 3,
     }

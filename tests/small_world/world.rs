@@ -10,7 +10,8 @@ use std::{
 use bytes::Bytes;
 use serde_json::json;
 use toolbridge::{
-    CallError, Config, ConnectionState, Consent, Event as Said, Identity, Role, Tool, ToolOptions, Value,
+    CallError, Config, ConnectionState, Consent, ErrorCode, Event as Said, Identity, Progress, Role, Tool,
+    ToolError, ToolOptions, Value,
     frame::{
         Configuration, Frame, Kind, Message, Meta, RegisteredTool, ToolUseRequest, ToolUseResult,
         ToolsRegister,
@@ -269,7 +270,7 @@ impl World {
             all.extend([Event::StrangerLeaves, Event::StrangerActs, Event::StrangerCallsByRpc]);
         }
         if !self.running.is_empty() {
-            all.push(Event::Answers);
+            all.extend([Event::Answers, Event::FailsAsUnknown]);
         }
         if !self.questions.is_empty() {
             all.push(Event::Agrees);
@@ -337,6 +338,14 @@ impl World {
             Event::Answers => {
                 if !self.running.is_empty() {
                     self.answers(0);
+                }
+            }
+            Event::FailsAsUnknown => {
+                if !self.running.is_empty() {
+                    let job = self.running.remove(0);
+                    self.reached.note(Reach::FailedAsUnknown);
+                    let failure = ToolError::new(ErrorCode::UNKNOWN_TOOL, "the tool knows no such tool");
+                    self.drive(job.at, |session, now| session.settle(now, job.key, Err(failure)));
                 }
             }
             Event::Agrees => {
@@ -1003,6 +1012,10 @@ impl World {
             self.reached.note(Reach::RunsByRpc);
         }
         self.running.push(Running { at: program, key: job.key, call });
+        let now = self.now;
+        if let Body::Session(session) = &mut self.programs[program].body {
+            session.progress(now, job.key, Progress::started());
+        }
     }
 
     fn aborts(&mut self, program: usize, key: JobKey) {
@@ -1090,9 +1103,12 @@ impl World {
                     Kind::CONTROL_STOP => {
                         if let (Ok(Message::ControlStop(stop)), Some(by)) =
                             (frame.message(), Seat::of(from.identity().as_str()))
-                            && let Some(call) = stop.target_id.and_then(|id| self.requested(by, &id))
+                            && let Some(id) = stop.target_id
                         {
-                            self.stopped.insert((program, call));
+                            // A stop is of a call by frames.
+                            let mut calls = self.calls.iter();
+                            let call = calls.position(|it| it.by == by && it.id == id && !it.by_rpc);
+                            self.stopped.extend(call.map(|call| (program, call)));
                         }
                     }
                     Kind::TOOL_USE_REQUEST if to == Seat::Phone && !has_role => {
