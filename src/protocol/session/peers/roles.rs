@@ -167,9 +167,9 @@ impl Peers {
         }
     }
 
-    /// Client: returns the present participants that have sent a frame and may become its assistant.
+    /// Client: returns the present participants that have sent a frame, and no goodbye, and may become its assistant.
     fn candidates(&self, cx: &Context) -> Vec<Identity> {
-        let has_spoken = |it: &Remote| it.is_here() && it.join.has_spoken;
+        let has_spoken = |it: &Remote| it.is_here() && it.join.has_spoken && !it.has_left();
         self.remotes
             .iter()
             .filter(|(id, it)| has_spoken(it) && self.is_candidate(cx, id, it))
