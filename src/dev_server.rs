@@ -7,10 +7,12 @@
 //! Workers of livekit-agents can wait for jobs there, as with livekit-server: a room that opens gets the agent of a worker
 //! without a name, or those that its token, `CreateRoom` or `CreateDispatch` name.
 //!
-//! As far as a toolbridge participant can observe, it behaves like livekit-server, with two differences. It
+//! As far as a toolbridge participant can observe, it behaves like livekit-server, with three differences. It
 //! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
-//! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets.
-//! Workers see one more: a worker that registers also gets the open rooms whose agent is missing.
+//! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets. It warns of tokens
+//! with different rights for one identity, and asks a connection that resumes with such a token to rejoin, where
+//! livekit-server gives it the rights of the participant that it resumes. Workers see one more: a worker that registers also
+//! gets the open rooms whose agent is missing.
 //!
 //! ```
 //! use toolbridge::{Assistant, Client, ToolError, dev_server::DevServer};
@@ -41,7 +43,7 @@
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
 use std::{
-    io,
+    fmt, io,
     net::{Ipv4Addr, SocketAddr},
 };
 
@@ -72,7 +74,7 @@ mod twirp;
 mod web_socket;
 mod worker;
 
-use event_loop::{Server, Sockets};
+use event_loop::{Server, Sockets, Warn};
 use ice_tcp::IceTcp;
 use listener::Listener;
 
@@ -117,12 +119,21 @@ impl StartError {
 }
 
 /// Sets up a [`DevServer`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[must_use]
 pub struct DevServerBuilder {
     port: u16,
     key: Option<AccessKey>,
     hosts: Vec<String>,
+    warn: Option<Warn>,
+}
+
+impl fmt::Debug for DevServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, key, hosts, warn: _ } = self;
+        let mut it = f.debug_struct("DevServerBuilder");
+        it.field("port", port).field("key", key).field("hosts", hosts).finish_non_exhaustive()
+    }
 }
 
 impl DevServerBuilder {
@@ -146,6 +157,13 @@ impl DevServerBuilder {
         self
     }
 
+    /// Sets what gets the warnings for developers, for example of two tokens with different rights for one identity. It must
+    /// not block. Default: they are logged.
+    pub fn on_warning(mut self, warn: impl Fn(&str) + Send + 'static) -> Self {
+        self.warn = Some(Box::new(warn));
+        self
+    }
+
     /// Starts the server on 127.0.0.1.
     ///
     /// # Errors
@@ -154,7 +172,7 @@ impl DevServerBuilder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn start(self) -> Result<DevServer, StartError> {
-        let Self { port, key, hosts } = self;
+        let Self { port, key, hosts, warn } = self;
         let key = key.unwrap_or_else(|| AccessKey::new(API_KEY, nanoid::nanoid!(SECRET)));
         let ports = match port {
             0 => [0; 3],
@@ -175,7 +193,8 @@ impl DevServerBuilder {
         let (inputs, queue) = mpsc::channel(event_loop::MAX_INPUTS);
         let stop = CancellationToken::new();
         let sockets = Sockets { udp, tcp: IceTcp::new(tcp), addresses };
-        let server = Server::new(key.clone(), sockets, queue);
+        let warn = warn.unwrap_or_else(|| Box::new(|text| tracing::warn!("{text}")));
+        let server = Server::new(key.clone(), sockets, queue, warn);
         let accepting = Listener { listener, key: key.clone(), names: hosts, inputs: inputs.clone() };
         let task = tokio::spawn(accepting.run(server.run(stop.clone())));
         Ok(DevServer {

@@ -97,6 +97,9 @@ pub(super) struct Sockets {
     pub(super) addresses: [SocketAddr; 2],
 }
 
+/// What a warning for the developer is passed to.
+pub(super) type Warn = Box<dyn Fn(&str) + Send>;
+
 /// The state of the server's task.
 pub(super) struct Server {
     key: AccessKey,
@@ -108,12 +111,18 @@ pub(super) struct Server {
     /// The participant from which each address last sent a datagram.
     routes: HashMap<(Protocol, SocketAddr), Key>,
     inputs: mpsc::Receiver<ServerInput>,
+    warn: Warn,
     /// The last id assigned to a participant or connection.
     last: u64,
 }
 
 impl Server {
-    pub(super) fn new(key: AccessKey, sockets: Sockets, inputs: mpsc::Receiver<ServerInput>) -> Self {
+    pub(super) fn new(
+        key: AccessKey,
+        sockets: Sockets,
+        inputs: mpsc::Receiver<ServerInput>,
+        warn: Warn,
+    ) -> Self {
         Self {
             key,
             rooms: Rooms::new(super::VERSION, nanoid::nanoid!(RUN_ID)),
@@ -123,6 +132,7 @@ impl Server {
             sockets,
             routes: HashMap::new(),
             inputs,
+            warn,
             last: 0,
         }
     }
@@ -323,6 +333,7 @@ impl Server {
             any = true;
             match output {
                 Output::Signal(connection, message) => self.tell(connection, message),
+                Output::Warn(text) => (self.warn)(&text),
                 Output::CloseSignal(connection) => {
                     self.signals.remove(&connection);
                 }

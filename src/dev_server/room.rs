@@ -23,6 +23,7 @@ mod participant;
 mod removal;
 mod requests;
 mod resume;
+mod rights;
 mod service;
 #[cfg(test)]
 mod test_hooks;
@@ -33,6 +34,7 @@ pub(super) use limits::check as check_size;
 pub(super) use service::ServiceError;
 
 use participant::Participant;
+use rights::Holders;
 
 /// The maximum number of rooms.
 const MAX_ROOMS: usize = 256;
@@ -82,6 +84,8 @@ pub(super) enum Output {
     Data(Key, Lane, Vec<u8>),
     /// Close a participant's peer connection.
     Close(Key),
+    /// Tell the developer of a mistake.
+    Warn(String),
 }
 
 /// A participant that wants to join or resume.
@@ -128,6 +132,7 @@ struct Room {
     nonces: Nonces,
     /// The participants that left, and when to announce it.
     departed: Vec<(Instant, ParticipantInfo)>,
+    holders: Holders,
     /// When the room closes, while no participant keeps it open.
     ends: Option<Instant>,
     /// Whether a participant ever kept it open.
@@ -194,10 +199,12 @@ impl Rooms {
         let agents = claims.room_config.as_ref().map(|config| config.agents.clone()).unwrap_or_default();
         let due = (now + JOIN_LIMIT, DisconnectReason::JoinFailure);
         let client = request.client_info.unwrap_or_default();
-        let mut participant =
-            Participant::new((key, connection), sid, claims, client, (due, now + REFRESH_INTERVAL), unix_ms);
         let is_new = !self.rooms.contains_key(&name);
         let room = self.rooms.entry(name.clone()).or_insert_with(|| Room::new(now, &name, room_sid, unix_ms));
+        let (issued, differences) = room.holders.join(now, &claims);
+        let due = (due, now + REFRESH_INTERVAL);
+        let mut participant =
+            Participant::new((key, connection), sid, (claims, issued), client, due, unix_ms);
         if !participant.is_hidden() {
             room.info.num_participants += 1;
         }
@@ -215,17 +222,21 @@ impl Rooms {
         };
         self.outputs.push_back(Output::Signal(connection, Box::new(Message::Join(response))));
         participant.advance(State::Joined);
-        self.outputs.push_back(Output::RefreshToken(connection, Box::new(participant.claims.clone())));
         room.participants.insert(identity.clone(), participant);
         room.update_closing(now);
         if is_new {
             self.agents.open((now, unix_ms), &room.info, &agents);
         }
         self.agents.handle_joined(&name, &identity);
+        if let Some(differences) = differences {
+            let who = format!("{identity:?} joins the room {name:?}");
+            self.warn_of_rights(&name, &format!("{who} with other rights than before: {differences}"));
+        }
         let location = Location { room: name, identity };
         self.connections.insert(connection, key);
         tracing::debug!(?location, "a participant joins");
         self.locations.insert(key, location);
+        self.renew(key);
         self.announce(key, DisconnectReason::UnknownReason);
         if let Some(offer) = request.publisher_offer {
             self.outputs.push_back(Output::Offer(key, offer));
@@ -312,11 +323,23 @@ impl Rooms {
         self.outputs.push_back(Output::Signal(connection, Box::new(Message::Leave(leave))));
     }
 
+    /// Sends a participant a token with its present rights.
     fn renew(&mut self, key: Key) {
-        if let Some((connection, claims)) =
-            self.participant(key).and_then(|it| Some((it.connection?, it.claims.clone())))
-        {
+        let Some(participant) = self.participant_mut(key) else { return };
+        let (connection, claims) = (participant.connection, participant.claims.clone());
+        if let Some(connection) = connection {
+            participant.issued.add(&claims);
             self.outputs.push_back(Output::RefreshToken(connection, Box::new(claims)));
+        }
+    }
+
+    /// Warns of tokens with different rights for one identity, once of each difference.
+    fn warn_of_rights(&mut self, room: &str, warning: &str) {
+        if self.rooms.get_mut(room).is_some_and(|room| room.holders.may_warn(warning)) {
+            self.outputs.push_back(Output::Warn(format!(
+                "{warning}. Do not issue tokens with different rights for one identity: LiveKit's server gives a connection \
+                 that resumes the rights of the participant that has the identity"
+            )));
         }
     }
 
@@ -363,6 +386,7 @@ impl Room {
             participants: BTreeMap::new(),
             nonces: Nonces::default(),
             departed: Vec::new(),
+            holders: Holders::default(),
             ends,
             was_occupied: false,
         }

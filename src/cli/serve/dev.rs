@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use crate::cli::terminal::{
-    failure::Failure,
+    failure::{Failure, hint},
     interrupt::{interrupted, unless_interrupted},
     text,
 };
@@ -95,6 +95,7 @@ fn key(text: &str) -> Result<Key, &'static str> {
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let (key, origin) = chosen(arguments.key, |name| std::env::var(name).ok())?;
     let server = DevServer::builder().port(arguments.port).key(AccessKey::new(&*key.name, &*key.secret));
+    let server = server.on_warning(hint);
     let server = arguments.allow_host.into_iter().fold(server, |server, host| server.allow_host(host));
     let starting = async {
         server.start().await.map_err(|error| {

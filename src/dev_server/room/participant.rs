@@ -8,7 +8,7 @@ use livekit_protocol::{
 };
 use livekit_token::Claims;
 
-use super::{ConnectionId, Key};
+use super::{ConnectionId, Key, rights::Issued};
 use crate::dev_server::{grant, packet::Sender};
 
 /// The maximum size of reliable packets held for a participant until its channels are open, in bytes: livekit-server's
@@ -21,6 +21,8 @@ pub(super) struct Participant {
     pub(super) key: Key,
     pub(super) sid: String,
     pub(super) claims: Claims,
+    /// The rights of the tokens that it may show.
+    pub(super) issued: Issued,
     pub(super) state: State,
     /// The version of the announced state.
     pub(super) version: u32,
@@ -51,7 +53,7 @@ impl Participant {
     pub(super) fn new(
         (key, connection): (Key, ConnectionId),
         sid: String,
-        claims: Claims,
+        (claims, issued): (Claims, Issued),
         client: ClientInfo,
         (due, refresh_at): ((Instant, DisconnectReason), Instant),
         unix_ms: i64,
@@ -60,6 +62,7 @@ impl Participant {
             key,
             sid,
             claims,
+            issued,
             state: State::Joining,
             version: 0,
             joined_at_ms: unix_ms,

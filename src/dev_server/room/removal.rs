@@ -84,8 +84,11 @@ impl Rooms {
         self.outputs.push_back(Output::Close(key));
         let Some(location) = self.locations.remove(&key) else { return };
         let Some(room) = self.rooms.get_mut(&location.room) else { return };
-        if room.participants.remove(&location.identity).is_some_and(|it| !it.is_hidden()) {
-            room.info.num_participants = room.info.num_participants.saturating_sub(1);
+        if let Some(participant) = room.participants.remove(&location.identity) {
+            if !participant.is_hidden() {
+                room.info.num_participants = room.info.num_participants.saturating_sub(1);
+            }
+            room.holders.leave(now, &location.identity, participant.issued);
         }
         // An agent that rejoins goes on with its job.
         if reason != DisconnectReason::DuplicateIdentity {

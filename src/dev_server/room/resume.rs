@@ -18,10 +18,12 @@ impl Rooms {
         attempt: &JoinAttempt,
     ) -> Result<(), Refusal> {
         let asked = &attempt.request.participant_sid;
-        // livekit-server checks the identity only. Another sid belongs to another stay.
+        // livekit-server checks the identity only. Another sid belongs to another stay, and another token to another
+        // participant, which has to join with its own rights.
         let known = known.filter(|key| {
             self.participant(*key).is_some_and(|it| asked.is_empty() || it.sid == *asked)
                 && !self.faults.refuse_resume
+                && !self.has_other_rights(*key, attempt)
         });
         let Some(key) = known else {
             self.send_leave(attempt.connection, Action::Reconnect, DisconnectReason::StateMismatch);
@@ -41,7 +43,6 @@ impl Rooms {
         participant.due = participant.due.map(|_| (now + RESUME_LIMIT, DisconnectReason::ConnectionTimeout));
         let cut = participant.cut_after_resume.take().is_some_and(|until| now < until);
         let last_message_seq = if sequences { 0 } else { participant.last_sequence };
-        let claims = participant.claims.clone();
         self.disconnect(old);
         self.connections.insert(attempt.connection, key);
         let response = ReconnectResponse {
@@ -54,11 +55,25 @@ impl Rooms {
         let complete = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
         let messages = [Message::Reconnect(response), update(room.visible().collect()), complete];
         self.outputs.extend(messages.map(|message| Output::Signal(attempt.connection, Box::new(message))));
-        self.outputs.push_back(Output::RefreshToken(attempt.connection, Box::new(claims)));
+        self.renew(key);
         if cut {
             self.close_signal(key);
         }
         Ok(())
+    }
+
+    /// Returns whether a token that resumes a participant has other rights than those of its tokens, and warns of it.
+    fn has_other_rights(&mut self, key: Key, attempt: &JoinAttempt) -> bool {
+        let claims = &attempt.claims;
+        let differences = self.participant(key).and_then(|it| it.issued.differences(claims));
+        let Some(differences) = differences else { return false };
+        let (identity, room) = (&claims.sub, &claims.video.room);
+        let warning = format!(
+            "a connection that resumes {identity:?} in the room {room:?} must rejoin, because its token has other rights: \
+             {differences}"
+        );
+        self.warn_of_rights(room, &warning);
+        true
     }
 
     /// ICE found a path for a participant, or found one again.

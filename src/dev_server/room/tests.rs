@@ -9,6 +9,7 @@ use livekit_token::VideoGrants;
 use prost::Message as _;
 
 use super::{limits::MAX_ATTRIBUTES, *};
+use crate::transport::ROLE_ATTRIBUTE;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -59,8 +60,18 @@ impl World {
     }
 
     fn resume(&mut self, identity: &str, sid: &str) -> (Who, Result<(), Refusal>) {
+        self.resume_as(claims(identity), sid)
+    }
+
+    fn resume_as(&mut self, claims: Claims, sid: &str) -> (Who, Result<(), Refusal>) {
         let request = JoinRequest { reconnect: true, participant_sid: sid.into(), ..Default::default() };
-        self.attempt(claims(identity), request)
+        self.attempt(claims, request)
+    }
+
+    /// Returns the warnings since the last call, and discards the other outputs.
+    fn warnings(&mut self) -> Vec<String> {
+        let warning = |output| if let Output::Warn(text) = output { Some(text) } else { None };
+        self.read().into_iter().filter_map(warning).collect()
     }
 
     fn read(&mut self) -> Vec<Output> {
@@ -560,4 +571,135 @@ fn token_is_refreshed_every_5_minutes() {
     assert_eq!(world.rooms.poll_timeout(), Some(world.now + REFRESH_INTERVAL));
     world.rooms.handle_timeout(world.now + REFRESH_INTERVAL);
     assert!(matches!(&world.read()[..], [Output::RefreshToken(to, _)] if *to == one.connection));
+}
+
+/// The claims of a token with this role.
+fn with_role(identity: &str, role: &str) -> Claims {
+    let mut claims = claims(identity);
+    claims.attributes.insert(ROLE_ATTRIBUTE.into(), role.into());
+    claims
+}
+
+/// The claims of tokens for an assistant's identity that have other rights than the assistant's.
+fn tokens_with_other_rights() -> Vec<(Claims, &'static str)> {
+    let with = |change: fn(&mut Claims)| {
+        let mut claims = with_role("brain", "assistant");
+        change(&mut claims);
+        claims
+    };
+    vec![
+        (claims("brain"), "role was \"assistant\" and is none"),
+        (with_role("brain", "client"), "role was \"assistant\" and is \"client\""),
+        (with(|it| it.kind = "agent".into()), "kind was standard and is agent"),
+        (with(|it| it.video.can_publish_data = Some(false)), "canPublishData was yes and is no"),
+        (with(|it| it.video.can_update_own_metadata = Some(true)), "canUpdateOwnMetadata was no and is yes"),
+        (with(|it| it.video.hidden = true), "hidden was no and is yes"),
+        (with(|it| it.video.room_admin = true), "roomAdmin was no and is yes"),
+    ]
+}
+
+/// livekit-server gives a connection that resumes the claims of the participant with the identity, and so a token with them.
+#[test]
+fn sec_i13_resume_with_a_token_of_other_rights_must_rejoin_and_is_warned_of() {
+    for (weak, difference) in tokens_with_other_rights() {
+        for sid in ["", "PA_1"] {
+            let mut world = World::new();
+            let brain = world.join_as(with_role("brain", "assistant"));
+            world.read();
+            let (who, result) = world.resume_as(weak.clone(), sid);
+            result.unwrap();
+            let outputs = world.read();
+            let is_token = |it: &Output| matches!(it, Output::RefreshToken(..));
+            assert!(!outputs.iter().any(is_token), "{difference}: {outputs:?}");
+            let leave = outputs.iter().find_map(|it| match it {
+                Output::Signal(to, message) if *to == who.connection => match &**message {
+                    Message::Leave(leave) => Some(leave.action()),
+                    _ => None,
+                },
+                _ => None,
+            });
+            assert_eq!(leave, Some(Action::Reconnect), "{difference}");
+            let warned = |it: &Output| matches!(it, Output::Warn(text) if text.contains("\"brain\"") && text.contains(difference));
+            assert!(outputs.iter().any(warned), "{difference}: {outputs:?}");
+            assert!(world.rooms.participant(brain.key).is_some_and(|it| it.connection.is_some()));
+        }
+    }
+}
+
+#[test]
+fn sec_i13_join_with_a_token_of_other_rights_is_warned_of_once() {
+    for (weak, difference) in tokens_with_other_rights() {
+        for leaves in [true, false] {
+            let mut world = World::new();
+            let other = world.join("other"); // keeps the room open
+            let brain = world.join_as(with_role("brain", "assistant"));
+            if leaves {
+                world.rooms.remove(world.now, brain.key, DisconnectReason::ClientInitiated, None);
+                world.now += 59 * SECOND;
+            }
+            world.read();
+            world.join_as(weak.clone());
+            let warnings = world.warnings();
+            let [warning] = &warnings[..] else { panic!("{difference}: {warnings:?}") };
+            assert!(warning.contains("\"brain\" joins the room \"kitchen\"") && warning.contains(difference));
+            world.join_as(with_role("brain", "assistant"));
+            world.warnings();
+            world.join_as(weak.clone());
+            assert_eq!(world.warnings(), [String::new(); 0], "{difference}: the same again");
+            assert!(world.rooms.participant(other.key).is_some());
+        }
+    }
+}
+
+#[test]
+fn participant_resumes_and_rejoins_with_every_token_that_it_has() {
+    let mut world = World::new();
+    world.join("other");
+    let first = with_role("brain", "assistant");
+    let brain = world.join_as(first.clone());
+    world.read();
+    let mut own = first.clone();
+    own.attributes.insert("lk.agent.state".into(), "listening".into());
+    own.exp += 600; // of another time, with attributes that are not rights
+    // The room service takes the role, and the server refreshes the token.
+    world
+        .rooms
+        .participant_mut(brain.key)
+        .unwrap()
+        .claims
+        .attributes
+        .insert(ROLE_ATTRIBUTE.into(), String::new());
+    world.rooms.renew(brain.key);
+    let refreshed = with_role("brain", "");
+    for token in [&first, &own, &refreshed] {
+        let (who, result) = world.resume_as(token.clone(), "");
+        result.unwrap();
+        let resumed = |it: &Message| matches!(it, Message::Reconnect(_));
+        assert!(world.told(who.connection).0.iter().any(resumed));
+    }
+    for token in [refreshed, own, first] {
+        world.join_as(token);
+        assert_eq!(world.warnings(), [String::new(); 0]);
+    }
+}
+
+#[test]
+fn rights_of_a_participant_that_left_long_ago_are_forgotten() {
+    let mut world = World::new();
+    world.join("other");
+    let brain = world.join_as(with_role("brain", "assistant"));
+    world.rooms.remove(world.now, brain.key, DisconnectReason::ClientInitiated, None);
+    world.now += 61 * SECOND;
+    world.read();
+    world.join("brain");
+    assert_eq!(world.warnings(), [String::new(); 0]);
+    for n in 0..1000 {
+        let who = world.join(&format!("p{n}"));
+        world.rooms.remove(world.now, who.key, DisconnectReason::ClientInitiated, None);
+        world.join_as(with_role(&format!("p{n}"), "client"));
+        let key =
+            world.rooms.locations.iter().find(|(_, it)| it.identity == format!("p{n}")).map(|(key, _)| *key);
+        world.rooms.remove(world.now, key.unwrap(), DisconnectReason::ClientInitiated, None);
+    }
+    assert_eq!(world.warnings().len(), 64, "warnings of one room are limited");
 }
