@@ -4,8 +4,8 @@
 use libtest_mimic::Trial;
 
 use crate::{
-    assistant, calls, cli, doctor, encrypted, endings, flat, forged, joins, matrix, network, observe, peers,
-    rejoin, replay, restart, results, resume, room, rpc, rpc_caller,
+    assistant, calls, cli, doctor, encrypted, endings, flat, forged, intruders, joins, matrix, network,
+    observe, peers, rejoin, replay, restart, results, resume, room, rpc, rpc_caller,
     server::{self, Kind},
     several, storm, streams, survival, trial,
 };
@@ -33,6 +33,9 @@ const FILES_NOT_HERE: &[(&str, &str)] = &[
 /// Why a test with many calls does not run there.
 const SAME: &str = "it is about toolbridge's memory, and would make the run longer";
 
+/// Why a test of what packets cost does not run there.
+const COST: &str = "it measures a client, whatever the server";
+
 /// The tests that cannot run there, and why.
 const NOT_HERE: &[(&str, &str)] = &[
     ("room::seventy_idle_seconds_cut_nothing", "it only waits, and would make the run longer"),
@@ -48,6 +51,8 @@ const NOT_HERE: &[(&str, &str)] = &[
     ("peers::five_thousand_calls_to_a_client_in_node", SAME),
     ("peers::five_thousand_calls_by_an_assistant_in_python", SAME),
     ("peers::five_thousand_calls_by_an_assistant_in_node", SAME),
+    ("intruders::sec_c1_packet_with_maps_as_keys_costs_a_client_no_more_than_any_other", COST),
+    ("intruders::sec_r5_compressed_requests_beyond_the_rate_are_not_expanded", COST),
     ("doctor::healthy_server_passes_every_step", "its responses have no date"),
     ("doctor::server_over_tcp_only_is_a_warning", "it cannot be configured to offer TCP only"),
     ("doctor::missing_room_without_auto_create_is_named", "it cannot be configured not to create rooms"),
@@ -85,6 +90,7 @@ pub(crate) fn trials(all: &[Trial]) -> Vec<Trial> {
         observe::trials(),
         replay::trials(),
         forged::trials(),
+        intruders::trials(),
         peers::trials(),
         // LiveKit's server ignores this request.
         vec![trial("resume::requested_rejoin_is_performed", resume::requested_rejoin_is_performed)],

@@ -52,6 +52,7 @@ mod endings;
 mod ends;
 mod flat;
 mod forged;
+mod intruders;
 mod joins;
 mod judges;
 mod matrix;
@@ -155,6 +156,7 @@ fn main() -> process::ExitCode {
         recordings::trials(),
         replay::trials(),
         turn::trials(),
+        intruders::trials(),
         forged::trials(),
     ];
     let mut trials: Vec<_> = files.into_iter().flatten().collect();

@@ -244,6 +244,17 @@ impl Program {
         Ok(kilobytes.context("no VmHWM")?.parse::<usize>()? * 1024)
     }
 
+    /// Returns the time that processors have worked for it.
+    pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
+        /// The unit of `/proc/PID/stat` on Linux, in milliseconds.
+        const TICK: u64 = 10;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()))?;
+        // The name in parentheses may have spaces.
+        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+        Ok(Duration::from_millis(TICK * ticks.sum::<Result<u64, _>>()?))
+    }
+
     /// Waits for the first line that is JSON with all of these values.
     pub(crate) async fn json(&mut self, wanted: Value) -> anyhow::Result<Value> {
         let entries = wanted.as_object().cloned().unwrap_or_default();

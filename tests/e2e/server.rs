@@ -209,6 +209,11 @@ impl Server {
         let _ = kill_process(self.pid, Signal::KILL);
     }
 
+    /// Returns what it has printed.
+    pub(crate) fn log(&self) -> anyhow::Result<String> {
+        Ok(fs::read_to_string(&self.log)?)
+    }
+
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         kill_process(self.pid, Signal::TERM).unwrap();

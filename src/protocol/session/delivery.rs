@@ -332,6 +332,11 @@ impl Delivery {
         self.posted.forget(id);
     }
 
+    /// Forgets the packets that were sent under another sid of the local participant, and that nobody else keeps.
+    pub(super) fn forget_posted(&mut self) {
+        self.posted = Posted::default();
+    }
+
     /// Forgets the frames in transit on the fast lane.
     pub(super) fn reset_lane(&mut self, id: &Identity) {
         if let Some(link) = self.links.get_mut(id) {

@@ -265,6 +265,7 @@ impl Peers {
 
     /// Resets the state of all pairs because the local sid has changed. Plain peers remain plain.
     pub(crate) fn begin_new_pairs(&mut self, cx: &mut Context, delivery: &mut Delivery) {
+        delivery.forget_posted();
         for (id, remote) in &mut self.remotes {
             cancel_pair_timers(cx, id);
             self.unconfigured.forget_all(id);
