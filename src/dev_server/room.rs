@@ -230,11 +230,7 @@ impl Rooms {
         self.agents.handle_joined(&name, &identity);
         if let Some(differences) = differences {
             let who = format!("{identity:?} joins the room {name:?}");
-<<<<<<< HEAD
-            self.warn_of_rights(&name, format!("{who} with other rights than before: {differences}"));
-=======
             self.warn_of_rights(&name, &format!("{who} with other rights than before: {differences}"));
->>>>>>> rooms
         }
         let location = Location { room: name, identity };
         self.connections.insert(connection, key);
@@ -338,13 +334,8 @@ impl Rooms {
     }
 
     /// Warns of tokens with different rights for one identity, once of each difference.
-<<<<<<< HEAD
-    fn warn_of_rights(&mut self, room: &str, warning: String) {
-        if self.rooms.get_mut(room).is_some_and(|room| room.holders.may_warn(&warning)) {
-=======
     fn warn_of_rights(&mut self, room: &str, warning: &str) {
         if self.rooms.get_mut(room).is_some_and(|room| room.holders.may_warn(warning)) {
->>>>>>> rooms
             self.outputs.push_back(Output::Warn(format!(
                 "{warning}. Do not issue tokens with different rights for one identity: LiveKit's server gives a connection \
                  that resumes the rights of the participant that has the identity"

@@ -72,11 +72,7 @@ impl Rooms {
             "a connection that resumes {identity:?} in the room {room:?} must rejoin, because its token has other rights: \
              {differences}"
         );
-<<<<<<< HEAD
-        self.warn_of_rights(room, warning);
-=======
         self.warn_of_rights(room, &warning);
->>>>>>> rooms
         true
     }
 
