@@ -677,7 +677,9 @@ impl World {
         let now = self.now;
         let turn = self.programs[program].turn;
         let Body::Session(session) = &mut self.programs[program].body else { return };
-        let mut request = Request::new(tool.name(), Value::empty()).timeout(LIMIT);
+        // Each call has other arguments: equal ones are limited.
+        let arguments = Value::from(json!({"n": self.calls.len()}));
+        let mut request = Request::new(tool.name(), arguments).timeout(LIMIT);
         if let Some(turn) = turn {
             request = request.turn(turn);
         }
