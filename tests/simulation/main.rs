@@ -152,10 +152,12 @@ fn run_args(args: &[String]) -> Result<(), String> {
         |arg: &'static str| args.windows(2).filter(move |pair| pair[0] == arg).map(|pair| pair[1].clone());
     let mut options = Options::default();
     for name in named("--with") {
-        options.extras.push(Extra::named(&name).ok_or(format!("{name:?} is none of {:?}", Extra::ALL))?);
+        options
+            .extras
+            .push(Extra::named(&name).ok_or_else(|| format!("{name:?} is none of {:?}", Extra::ALL))?);
     }
     for name in named("--without") {
-        options.without.push(Rule::named(&name).ok_or(format!("{name:?} is no rule"))?);
+        options.without.push(Rule::named(&name).ok_or_else(|| format!("{name:?} is no rule"))?);
     }
     let options = &options;
     if let Some(seed) = after("--seed") {

@@ -131,7 +131,9 @@ fn run_args(args: &[String]) -> Result<(), String> {
     let named = |arg: &str| {
         let pairs = args.windows(2).filter(|pair| pair[0] == arg);
         pairs
-            .map(|pair| Rule::named(&pair[1]).ok_or(format!("{:?} is no rule: {:?}", pair[1], Rule::ALL)))
+            .map(|pair| {
+                Rule::named(&pair[1]).ok_or_else(|| format!("{:?} is no rule: {:?}", pair[1], Rule::ALL))
+            })
             .collect::<Result<Vec<_>, _>>()
     };
     let (only, without) = (named("--only")?, named("--without")?);
@@ -154,14 +156,14 @@ fn run_args(args: &[String]) -> Result<(), String> {
         let walked = walk_all(seeds.clone(), &avoided);
         print!("{}", walked.reached);
         println!("{} walks, {} steps, {:.1} s", walked.runs, walked.steps, began.elapsed().as_secs_f64());
-        report(walked.failures(wanted))?;
+        report(&walked.failures(wanted))?;
         return missing(&walked.reached, seeds);
     }
     let minutes = after("--minutes").map(number).transpose()?;
     let depth = after("--exhaust").map(number).transpose()?.unwrap_or(99);
     let time = minutes.map_or(LONGEST, |minutes| Duration::from_secs(60 * minutes));
     let explored = exhaust(depth as usize, time, &avoided, has("--fine"));
-    report(broken_in(&explored, wanted))
+    report(&broken_in(&explored, wanted))
 }
 
 /// Fails if there is a breach that is not known, and prints the known ones that it does not see.
@@ -169,10 +171,10 @@ fn judge(failures: BTreeMap<Breach, String>) -> Result<(), String> {
     for (rule, what) in KNOWN.iter().filter(|breach| !failures.contains_key(breach)) {
         println!("known, and not seen here: {rule:?}: {what}");
     }
-    report(failures.into_iter().filter(|(breach, _)| !KNOWN.contains(breach)).collect())
+    report(&failures.into_iter().filter(|(breach, _)| !KNOWN.contains(breach)).collect())
 }
 
-fn report(failures: BTreeMap<Breach, String>) -> Result<(), String> {
+fn report(failures: &BTreeMap<Breach, String>) -> Result<(), String> {
     let lines: Vec<_> =
         failures.iter().map(|((rule, what), text)| format!("{rule:?}: {what}\n    {text}")).collect();
     if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }

@@ -287,7 +287,7 @@ impl World {
             Event::CallerEnters(seat) => {
                 let program = self.program(seat, Body::Caller);
                 let who = self.rightful(seat);
-                self.joins_as(program, who, true);
+                self.joins_as(program, &who, true);
             }
             Event::Drops(seat) => self.drops(seat),
             Event::SaysGoodbye(seat) => {
@@ -436,7 +436,7 @@ impl World {
             self.ends(old);
         }
         let others = self.announced();
-        self.joins_as(program, who, true);
+        self.joins_as(program, &who, true);
         for other in others {
             self.drive(program, |session, now| session.handle_event(now, TransportEvent::Joined(other)));
         }
@@ -449,7 +449,7 @@ impl World {
         let who = self.rightful(seat);
         let others = self.announced();
         self.reached.note(Reach::Rejoined);
-        self.joins_as(program, who.clone(), true);
+        self.joins_as(program, &who, true);
         self.drive(program, |session, now| {
             session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected));
             session.handle_rejoined(now, who, others);
@@ -457,7 +457,7 @@ impl World {
     }
 
     /// A program gets a seat.
-    fn joins_as(&mut self, program: usize, who: Participant, announced: bool) {
+    fn joins_as(&mut self, program: usize, who: &Participant, announced: bool) {
         let seat = self.programs[program].seat;
         let has_role = !matches!(self.programs[program].body, Body::Stranger(_));
         say!(self, "{seat} is {} of program {program}", who.sid());
@@ -470,7 +470,7 @@ impl World {
         }
     }
 
-    fn announce(&mut self, seat: Seat, who: Participant) {
+    fn announce(&mut self, seat: Seat, who: &Participant) {
         for (other, program) in self.sessions() {
             if other != seat {
                 self.drive(program, |session, now| {
@@ -522,7 +522,7 @@ impl World {
         join.who = who.clone();
         self.notes_rights(seat);
         self.reached.note(if has_role { Reach::RoleGivenBack } else { Reach::RoleTaken });
-        self.announce(seat, who);
+        self.announce(seat, &who);
     }
 
     /// The room lets a participant publish or not, and tells it so.
@@ -535,7 +535,7 @@ impl World {
         join.who = join.who.clone().can_publish_data(!muted);
         let (who, program) = (join.who.clone(), join.program);
         self.drive(program, |session, now| session.handle_event(now, TransportEvent::Joined(who.clone())));
-        self.announce(seat, who);
+        self.announce(seat, &who);
     }
 
     fn notes_rights(&mut self, seat: Seat) {
@@ -588,7 +588,7 @@ impl World {
             Token::AgentThatObserves => who.role(Role::Observer).agent(true),
         };
         let program = self.program(seat, Body::Stranger(token));
-        self.joins_as(program, who, announced);
+        self.joins_as(program, &who, announced);
         self.reached.note(match token {
             Token::AgentThatObserves => Reach::AgentThatObserves,
             Token::NoRole if announced => Reach::StrangerAnnounced,
@@ -649,7 +649,7 @@ impl World {
         let stanza = if from == Seat::Phone { self.stanza } else { -self.stanza };
         let bytes = Frame::write(stanza, "room", meta, message).unwrap();
         let Some(peer) = self.joins.get(&from).map(|join| join.who.peer().clone()) else { return };
-        self.queue.push_back((peer, to, Load::Packet(Lane::Reliable, bytes.into())));
+        self.queue.push_back((peer, to, Load::Packet(Lane::Reliable, bytes)));
     }
 
     // --- Calls ---
@@ -677,15 +677,17 @@ impl World {
         let now = self.now;
         let turn = self.programs[program].turn;
         let Body::Session(session) = &mut self.programs[program].body else { return };
-        let mut request = Request::new(tool.name(), Value::empty()).timeout(LIMIT);
+        // Each call has other arguments: equal ones are limited.
+        let arguments = Value::from(json!({"n": self.calls.len()}));
+        let mut request = Request::new(tool.name(), arguments).timeout(LIMIT);
         if let Some(turn) = turn {
             request = request.turn(turn);
         }
-        if let Ok(key) = session.call(now, request) {
-            if let Some(id) = session.call_id(key).map(ToString::to_string) {
-                let call = self.add_call(seat, id, false, tool, Some(key));
-                self.programs[program].last_call = Some(call);
-            }
+        if let Ok(key) = session.call(now, request)
+            && let Some(id) = session.call_id(key).map(ToString::to_string)
+        {
+            let call = self.add_call(seat, id, false, tool, Some(key));
+            self.programs[program].last_call = Some(call);
         }
         self.flush(program);
     }
@@ -712,7 +714,7 @@ impl World {
         let it = &mut self.programs[program];
         it.states += 1;
         // Each third state ends the view.
-        it.view = (it.states % 3 != 0).then_some(it.states);
+        it.view = (!it.states.is_multiple_of(3)).then_some(it.states);
         let content = it.view.map_or_else(Value::nil, |state| Value::from(json!({ "state": state })));
         self.drive(program, |session, now| session.show_view(now, "view", content, None));
     }
@@ -797,7 +799,7 @@ impl World {
             let Body::Session(session) = &mut self.programs[program].body else { return };
             let Some(output) = session.poll_output() else { return };
             match output {
-                Output::Transmit(packet) => self.transmits(program, packet),
+                Output::Transmit(packet) => self.transmits(program, &packet),
                 Output::Execute(job) => self.executes(program, &job),
                 Output::Ask(question) => {
                     let by = Seat::of(question.caller.as_str());
@@ -839,7 +841,7 @@ impl World {
         }
     }
 
-    fn transmits(&mut self, program: usize, packet: Packet) {
+    fn transmits(&mut self, program: usize, packet: &Packet) {
         self.steps += 1;
         let seat = self.programs[program].seat;
         let join = self.joins.get(&seat).filter(|join| join.program == program);
