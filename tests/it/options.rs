@@ -434,8 +434,10 @@ async fn limits_of_running_and_waiting_tools_can_be_set() {
         let mut outcomes = (0, 0);
         for call in calls {
             match call.await {
-                Err(CallError::Busy { limit: Some(_), .. }) => outcomes.0 += 1,
-                // One that ran, and one that waited until its time limit was near.
+                // One that waited until its time limit was near has no place either.
+                Err(CallError::Busy { limit: Some(limit), .. }) if !limit.contains("no place to run") => {
+                    outcomes.0 += 1;
+                }
                 Err(CallError::Timeout { .. } | CallError::Tool(_) | CallError::Busy { .. }) => outcomes.1 += 1,
                 other => panic!("{other:?}"),
             }

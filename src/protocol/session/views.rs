@@ -31,9 +31,6 @@ const MAX_VIEWS: usize = ViewUpdate::MAX_OPEN;
 /// acknowledged.
 const MAX_NAMES: usize = 4 * MAX_VIEWS;
 
-/// How long a state may be on its way. A registration that is repeated sooner does not show that it was lost.
-pub(super) const IN_FLIGHT: Duration = Duration::from_millis(900);
-
 /// The latest state of each view.
 #[derive(Debug, Default)]
 pub(super) struct Views {

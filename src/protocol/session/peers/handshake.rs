@@ -22,10 +22,9 @@ use crate::{
 /// arrives.
 const GREETINGS: u32 = 5;
 
-/// How long a Configuration is ignored that reports the local one as missing, since the local one may be in
-/// transit. Less than the 1 s after which a Configuration is first repeated, so that no repetition is
-/// ignored.
-const IN_FLIGHT: Duration = Duration::from_millis(900);
+/// How long a packet may be in transit: a report of that time that it is missing says nothing. Less than the 1 s after which a
+/// Configuration is first repeated, so that no repetition is ignored.
+pub(crate) const IN_FLIGHT: Duration = Duration::from_millis(900);
 
 /// The time after which a peer under an unannounced sid is asked for its Configuration again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -391,8 +390,8 @@ impl Peers {
             // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
             if was_long_ago(cx.now, remote.pair.greeted_at) {
                 self.send_configuration(cx, delivery, id);
-                self.register_once_more(cx, delivery, id);
             }
+            self.register_once_more(cx, delivery, id);
         }
         Greeting::Repeated { may_lack_frames: !has_heard || is_news }
     }

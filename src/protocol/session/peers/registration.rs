@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use super::{
     Context, Counter, Delivery, Feature, Peers, Recipients, Remote, Timer,
     admission::report_unaccepted,
+    handshake::IN_FLIGHT,
     remote::{OfferState, Registration},
 };
 use crate::{
@@ -327,10 +328,15 @@ impl Peers {
         let remote = self.remotes.get_mut(id);
         let sent = remote.filter(|remote| remote.pair.registration != Registration::Idle);
         let Some(remote) = sent.filter(|_| cx.is_client()) else { return };
-        if self.bound.as_ref().is_none_or(|bound| bound == id) {
-            self.send_registration(cx, delivery, id, 1);
-        } else {
+        let sent = remote.pair.registered_at.map(|at| cx.now.saturating_duration_since(at));
+        if self.bound.as_ref().is_some_and(|bound| bound != id) {
             remote.pair.registration = Registration::Idle; // it is sent if this assistant is bound later
+        } else if let Some(left) = sent.and_then(|sent| IN_FLIGHT.checked_sub(sent)) {
+            // One registration answers all reports of a moment.
+            remote.pair.registration = Registration::Sent(0);
+            cx.set_timer(Timer::Register(id.clone()), left);
+        } else {
+            self.send_registration(cx, delivery, id, 1);
         }
     }
 
@@ -396,6 +402,7 @@ impl Peers {
         }
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.registration = Registration::Sent(times);
+            remote.pair.registered_at = Some(cx.now);
         }
         let wait = Duration::from_secs(1 << (times - 1).min(3)).min(LONGEST_WAIT);
         cx.set_timer(Timer::Register(id.clone()), wait);

@@ -110,6 +110,8 @@ pub(super) struct Pair {
     pub(super) silence_extended: bool,
     /// Client: the local registration with this assistant.
     pub(super) registration: Registration,
+    /// When that was last sent.
+    pub(super) registered_at: Option<Instant>,
     /// Assistant: this client's registration.
     pub(super) offer: OfferState,
     /// The highest stanza that arrived, as an absolute value.
