@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    event::{Event, Seat},
+    event::{Event, Seat, Token},
     reach::Reached,
     rules::Breach,
     walk,
@@ -36,6 +36,21 @@ pub(crate) const STARTS: &[(&str, &[Event])] = {
         ("with a call by RPC", &[PHONE, Event::CallerEnters(Seat::A), Event::CallsByRpc(Seat::A, Plain)]),
         ("with a view", &[PHONE, A, Event::Shows(Seat::A)]),
         ("with two assistants", &[PHONE, A, Event::Enters(Seat::B)]),
+        (
+            "with stolen instances",
+            &[
+                PHONE,
+                A,
+                Event::Drops(Seat::Phone),
+                Event::StrangerEnters { seat: Seat::Phone, token: Token::NoRole, announced: false },
+                Event::StrangerLeaves,
+                Event::Returns(Seat::Phone),
+                Event::Drops(Seat::A),
+                Event::StrangerEnters { seat: Seat::A, token: Token::NoRole, announced: false },
+                Event::StrangerLeaves,
+                Event::Returns(Seat::A),
+            ],
+        ),
     ]
 };
 
