@@ -285,7 +285,7 @@ fn goodbye_of_an_assistant_ends_its_requests_that_wait_for_its_configuration() {
     say_configuration(&mut world);
     world.run(SECOND);
     assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
-    assert_eq!(world.count("phone", "held"), 3);
+    assert_eq!(world.count("phone", "held"), 2);
 }
 
 #[test]

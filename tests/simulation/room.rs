@@ -141,6 +141,8 @@ pub(crate) struct Room {
     order: u64,
     /// When a packet was lost last by an action.
     pub(crate) last_loss: Us,
+    /// How many packets were lost, or delayed like lost ones.
+    pub(crate) losses: u32,
     pub(crate) reached: Reached,
 }
 
@@ -154,6 +156,7 @@ impl Room {
             queue: BTreeMap::new(),
             order: 0,
             last_loss: 0,
+            losses: 0,
             reached: Reached::default(),
         }
     }
@@ -241,7 +244,7 @@ impl Room {
     /// Sends a packet to the server.
     pub(crate) fn send(&mut self, from: usize, to: Option<Vec<Identity>>, load: Load) {
         if load.is_lossy() && std::mem::take(&mut self.joins[from].loses_next) {
-            self.last_loss = self.now;
+            self.note_loss();
             return self.reached.note(Reach::LostAmongDelayed);
         }
         let held = self.joins[from].held_until;
@@ -250,6 +253,11 @@ impl Room {
         if held <= self.now || !load.is_lossy() {
             self.at(when, Scheduled::AtServer { from, to, load });
         }
+    }
+
+    fn note_loss(&mut self) {
+        self.last_loss = self.now;
+        self.losses += 1;
     }
 
     /// Forwards a packet that is at the server to the joins that have the destination identities now.
@@ -327,6 +335,9 @@ impl Room {
             return;
         }
         let reordered = if dice.percent(self.network.reordered) { dice.below(90_000) } else { 0 };
+        if reordered > 0 {
+            self.note_loss(); // its sender cannot know better
+        }
         let duplicate = dice.percent(self.network.duplicated).then(|| dice.below(200_000));
         for more in [Some(0), duplicate].into_iter().flatten() {
             let (peer, load) = (peer.clone(), load.clone());

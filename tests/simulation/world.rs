@@ -35,6 +35,7 @@ const FOLLOWED: usize = 4;
 
 /// Time in µs after a loss in which packets may be doubled: 10 s after the sign of it, which a retry shows.
 const LOSS_IS_OVER: Us = 12_000_000;
+const LOSSES_ARE_OVER: Us = 162_000_000;
 
 /// Packets that one input may cause. A goodbye to every peer and the retransmission of a full table need the most.
 const PACKETS_AT_ONCE: usize = 80;
@@ -411,7 +412,9 @@ impl<'a> World<'a> {
         let since = self.room.now - self.room.last_loss;
         // A loss shows when the next frame is answered: while calls are made without a pause, at once.
         let is_steady = self.schedule.cast.steady && self.room.now < STEADY * 1_000;
-        if is_steady && it.doubles > before && since > LOSS_IS_OVER {
+        // Losses that go on make each time longer, up to 160 s.
+        let over = if self.room.losses > 1 { LOSSES_ARE_OVER } else { LOSS_IS_OVER };
+        if is_steady && it.doubles > before && since > over {
             let text = format!("{} doubles a packet {} ms after the last loss", it.actor, since / 1_000);
             self.ledger.broken(Rule::Doubles, text);
         }

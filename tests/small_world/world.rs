@@ -31,6 +31,9 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(2);
 
+/// How long a client keeps the results of an assistant that has gone.
+const MEMORY: Duration = Duration::from_secs(60);
+
 /// How long calls of a run may take: longer than a schedule of an exhausted world.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -89,6 +92,8 @@ pub(crate) struct Call {
     began: Instant,
     /// How often it started, anywhere.
     starts: u32,
+    /// How often it started at its caller.
+    own_starts: u32,
     /// Its outcome says that nothing ran.
     ran_nothing: bool,
     ended: bool,
@@ -111,6 +116,8 @@ enum Load {
 /// All of it.
 pub(crate) struct World {
     base: Instant,
+    /// When all processes were suspended last.
+    slept_at: Option<Instant>,
     pub(crate) now: Instant,
     seed: u64,
     lossy: bool,
@@ -157,6 +164,7 @@ impl World {
     pub(crate) fn new(base: Instant, seed: u64, lossy: bool, trace: bool) -> Self {
         Self {
             base,
+            slept_at: None,
             now: base,
             seed,
             lossy,
@@ -450,10 +458,7 @@ impl World {
         let others = self.announced();
         self.reached.note(Reach::Rejoined);
         self.joins_as(program, &who, true);
-        self.drive(program, |session, now| {
-            session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected));
-            session.handle_rejoined(now, who, others);
-        });
+        self.drive(program, |session, now| session.handle_rejoined(now, who, others));
     }
 
     /// A program gets a seat.
@@ -665,6 +670,7 @@ impl World {
             key,
             began: self.now,
             starts: 0,
+            own_starts: 0,
             ran_nothing: false,
             ended: false,
             answers: BTreeSet::new(),
@@ -697,7 +703,9 @@ impl World {
         let (peer, program) = (join.who.peer().clone(), join.program);
         let id = id.unwrap_or_else(|| format!("rpc-{}", self.calls.len()));
         self.add_call(seat, id.clone(), true, tool, None);
-        self.programs[program].called_by_rpc = Some(self.now);
+        if self.joins.contains_key(&Seat::Phone) {
+            self.programs[program].called_by_rpc = Some(self.now);
+        }
         if self.programs[program].is_over {
             self.reached.note(Reach::RpcAfterGoodbye);
         }
@@ -765,6 +773,7 @@ impl World {
         self.reached.note(Reach::Suspended);
         self.now += time;
         self.base += time;
+        self.slept_at = Some(self.now);
         self.rightless.values_mut().for_each(|since| *since += time);
         for it in &mut self.programs {
             it.joined += time;
@@ -978,17 +987,18 @@ impl World {
         };
         let at = self.programs[program].seat;
         say!(self, "{at} runs {} of {by} ({})", self.calls[call].id, job.tool);
-        self.calls[call].starts += 1;
         let (id, caller) = (self.calls[call].id.clone(), self.calls[call].program);
+        self.calls[call].starts += 1;
+        self.calls[call].own_starts += u32::from(program == caller);
         let text = format!("{id:?} of {by}, program {caller}, at {at}");
         let same = self.calls.iter().filter(|it| it.program == caller && it.id == id);
-        let starts: u32 = same.clone().map(|it| it.starts).sum();
-        if starts > 1 {
-            let what = match same.count() {
-                1 => "a request runs twice",
-                _ => "one id runs twice, in two forms",
-            };
-            self.breaks((Rule::OneRun, what), text.clone());
+        // The client does not know the ids of calls that the assistant runs itself.
+        let is_remembered = |it: &&Call| it.began + MEMORY >= self.now;
+        let in_both_forms: u32 = same.filter(is_remembered).map(|it| it.starts - it.own_starts).sum();
+        if self.calls[call].starts > 1 {
+            self.breaks((Rule::OneRun, "a request runs twice"), text.clone());
+        } else if in_both_forms > 1 {
+            self.breaks((Rule::OneRun, "one id runs twice, in two forms"), text.clone());
         }
         if self.calls[call].ran_nothing {
             self.breaks(
@@ -1218,7 +1228,9 @@ impl World {
             let observes = self.joins.get(&bound).is_some_and(|join| {
                 matches!(self.programs[join.program].body, Body::Stranger(Token::AgentThatObserves))
             });
-            if observes {
+            let gone = self.rightless.get(&bound).copied();
+            let may_return = |gone: Instant| self.now <= gone.max(since) + GRACE + SLACK;
+            if observes && !gone.is_some_and(may_return) {
                 found.push(((Rule::RunsByRight, "an agent that observes is bound"), bound.to_string()));
             } else if join.is_none_or(|join| matches!(self.programs[join.program].body, Body::Stranger(_)))
                 && let Some(gone) = self.rightless.get(&bound)
@@ -1278,6 +1290,7 @@ impl World {
         say!(self, "-- the faults end");
         self.refused.clear();
         self.lost.clear();
+        let began = self.now;
         for seat in self.muted.clone() {
             self.mutes(seat, false);
         }
@@ -1312,10 +1325,10 @@ impl World {
         }
         self.deliver();
         self.pass(Duration::from_secs(20));
-        self.check_recovered(stays);
+        self.check_recovered(stays, began);
     }
 
-    fn check_recovered(&mut self, stays: Seat) {
+    fn check_recovered(&mut self, stays: Seat, began: Instant) {
         let Some(phone) = self.session(Seat::Phone) else { return };
         let bound = phone.bound().cloned();
         if bound != Some(Identity::from(stays.name())) {
@@ -1341,9 +1354,14 @@ impl World {
             self.breaks((Rule::Recovers, "a call after the faults fails"), format!("of {stays}"));
         }
         self.pass(Duration::from_secs(10));
+        // The client forgets what a departed assistant has called. Such a call ends with its time limit.
+        let is_forgotten =
+            |it: &Call| it.began + GRACE + MEMORY < began || self.slept_at.is_some_and(|at| it.began <= at);
+        let is_old = |it: &&Call| !it.ended && is_forgotten(it);
+        let old = self.calls.iter().filter(is_old).count();
         for seat in [Seat::Phone, stays] {
             let Some(session) = self.session(seat) else { continue };
-            if !session.is_drained() {
+            if !session.is_drained() && (seat == Seat::Phone || session.open_calls() > old || old == 0) {
                 let what = match seat {
                     Seat::Phone => "the client keeps a result that is not acknowledged",
                     _ if session.open_calls() > 0 => "a call is open whose tool does not run",

@@ -11,7 +11,7 @@ use super::{
     Counter, Event, SendFailure,
     core::Core,
     delivery::{Purpose, Unfit},
-    peers::Remote,
+    peers::{IN_FLIGHT, Remote},
     recipients::Feature,
     timers::Timer,
 };
@@ -156,14 +156,22 @@ impl Views {
         }
     }
 
-    /// Sends a client again what it has not acknowledged for this time.
-    pub(super) fn send_again_to(&mut self, core: &mut Core, id: &Identity, time: Duration) {
-        for it in self.shown.iter_mut().filter_map(|view| view.clients.get_mut(id)) {
-            if let Progress::Sent(stanza, at) = *it
-                && core.cx.now.saturating_duration_since(at) >= time
-            {
-                core.delivery.withdraw_frame(id, stanza);
-                *it = Progress::Due;
+    /// Sends a client again what it has not acknowledged. With `registers` it has registered again: it may have unbound the
+    /// local participant meanwhile, and ended all views. What may be in transit is not sent again then.
+    pub(super) fn send_again_to(&mut self, core: &mut Core, id: &Identity, registers: bool) {
+        let now = core.cx.now;
+        for view in &mut self.shown {
+            let is_shown = registers && !view.has_ended();
+            match view.clients.get_mut(id) {
+                Some(Progress::Sent(_, at))
+                    if registers && now.saturating_duration_since(*at) < IN_FLIGHT => {}
+                Some(it @ Progress::Sent(..)) => {
+                    if let Progress::Sent(stanza, _) = std::mem::replace(it, Progress::Due) {
+                        core.delivery.withdraw_frame(id, stanza);
+                    }
+                }
+                Some(it @ Progress::Done) if is_shown => *it = Progress::Due,
+                _ => {}
             }
         }
         self.send_due_to(core, id);

@@ -127,8 +127,15 @@ impl Exchange {
     }
 
     pub(crate) fn connection_state_changed(&mut self, core: &mut Core, state: ConnectionState) {
+        if self.note_connection(core, state) {
+            self.send_all_unsent(core);
+        }
+    }
+
+    /// Notes the state of the connection. Returns whether the connection is back.
+    fn note_connection(&mut self, core: &mut Core, state: ConnectionState) -> bool {
         if state == core.cx.local.connection {
-            return;
+            return false;
         }
         core.cx.local.connection = state;
         let Core { cx, peers, delivery, .. } = core;
@@ -140,10 +147,10 @@ impl Exchange {
                 cx.timers.resume(cx.now);
                 delivery.restart_timeouts(cx.now);
                 peers.restart_peer_timeouts(cx.now);
-                self.send_all_unsent(core);
             }
         }
         core.cx.event(Event::ConnectionState(state));
+        state == ConnectionState::Connected
     }
 
     /// Handles a rejoin of the local participant under another sid.
@@ -154,14 +161,11 @@ impl Exchange {
         if has_moved {
             cx.await_announcement();
             peers.begin_new_pairs(cx, delivery);
+            if cx.local.participant.may_publish_data() {
+                cx.permit();
+            }
         }
-        // The connection is reported after the new pairs exist. Otherwise waiting frames would be sent to peers that do
-        // not know the new sid.
-        if core.cx.local.connection == ConnectionState::Reconnecting {
-            self.connection_state_changed(core, ConnectionState::Connected);
-        } else if has_moved {
-            self.send_all_unsent(core);
-        }
+        let is_back = self.note_connection(core, ConnectionState::Connected);
         let Core { cx, peers, delivery, .. } = core;
         // The server does not report what happened between the joins, so a participant that is not listed has
         // left.
@@ -171,6 +175,10 @@ impl Exchange {
         }
         for who in present {
             self.joined(core, who);
+        }
+        // Only now, when it is known who is here: what waits for a participant must not reach another one of its identity.
+        if is_back || has_moved {
+            self.send_all_unsent(core);
         }
         let Core { cx, peers, delivery, .. } = core;
         peers.greet_named(cx, delivery);
@@ -245,7 +253,7 @@ impl Exchange {
                 self.views.send_due_to(core, id);
             }
             Retransmit::Now => {
-                self.views.send_again_to(core, id, Duration::ZERO);
+                self.views.send_again_to(core, id, false);
                 let never_sent = self.incoming.results_never_sent(id);
                 core.delivery.retransmit(&core.cx, id, never_sent);
                 if core.cx.is_client() {
@@ -400,8 +408,8 @@ impl Exchange {
 
     /// Handles a peer's goodbye.
     pub(super) fn goodbye(&mut self, core: &mut Core, id: &Identity) {
-        let knows = |remote: &Remote| remote.is_crossed() || remote.has_process();
-        if core.peers.get(id).is_some_and(knows) {
+        let knows = |remote: &Remote| remote.is_crossed() || remote.has_process() || remote.calls_by_rpc();
+        if core.peers.has_counterpart(&core.cx, id) || core.peers.get(id).is_some_and(knows) {
             self.part_with(core, id);
         } else {
             core.cx.complain(id, Counter::NotPermitted);

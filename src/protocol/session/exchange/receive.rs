@@ -17,7 +17,7 @@ use crate::{
             ids,
             incoming::InboundRequest,
             outgoing::{observe_progress, peer_error},
-            peers::{HeldItem, IN_FLIGHT, Remote, SenderStanding},
+            peers::{HeldItem, Remote, SenderStanding},
             timers::Timer,
         },
     },
@@ -258,10 +258,10 @@ impl Exchange {
                 self.take_carried(core, id, received);
                 self.take_request(core, InboundRequest::in_frame(id, received, request));
             }
+            Message::ControlStop(_) if received.has_goodbye_mark() => self.goodbye(core, id),
             Message::ControlStop(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::Unauthorized)
             }
-            Message::ControlStop(_) if received.has_goodbye_mark() => self.goodbye(core, id),
             Message::ControlStop(stop) => self.incoming.handle_stop(core, id, received.stanza(), &stop),
             Message::Acknowledgement(_) if !may_be_assistant(core, id) => {
                 core.cx.complain(id, Counter::NotPermitted)
@@ -365,7 +365,7 @@ impl Exchange {
                     self.outgoing.look_for_owners(core);
                     match is_first {
                         true => self.views.send_all_to(core, id),
-                        false => self.views.send_again_to(core, id, IN_FLIGHT),
+                        false => self.views.send_again_to(core, id, true),
                     }
                 }
             }

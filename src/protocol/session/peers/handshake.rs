@@ -157,8 +157,8 @@ impl Peers {
         }
         match &incoming.message {
             Message::Configuration(_) | Message::Other(..) => false,
-            // No frame follows it under this sid. A peer that completed the handshake in an earlier join is known.
-            _ if incoming.is_goodbye() => !remote.has_process(),
+            // No frame follows it under this sid.
+            _ if incoming.is_goodbye() => false,
             // A broadcast, or a request of a peer without the handshake.
             Message::ToolUseRequest(request) => {
                 request.execution != Ok(Execution::Server) && incoming.addressed_to().is_some()
