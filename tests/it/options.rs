@@ -438,7 +438,9 @@ async fn limits_of_running_and_waiting_tools_can_be_set() {
                 Err(CallError::Busy { limit: Some(limit), .. }) if !limit.contains("no place to run") => {
                     outcomes.0 += 1;
                 }
-                Err(CallError::Timeout { .. } | CallError::Tool(_) | CallError::Busy { .. }) => outcomes.1 += 1,
+                Err(CallError::Timeout { .. } | CallError::Tool(_) | CallError::Busy { .. }) => {
+                    outcomes.1 += 1
+                }
                 other => panic!("{other:?}"),
             }
         }

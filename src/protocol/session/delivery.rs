@@ -332,9 +332,9 @@ impl Delivery {
         self.posted.forget(id);
     }
 
-    /// Forgets the packets that were sent under another sid of the local participant, and that nobody else keeps.
-    pub(super) fn forget_posted(&mut self) {
-        self.posted = Posted::default();
+    /// Forgets the packets to the whole room that were sent under another sid of the local participant.
+    pub(super) fn forget_posted_to_room(&mut self) {
+        self.posted.forget_room();
     }
 
     /// Forgets the frames in transit on the fast lane.

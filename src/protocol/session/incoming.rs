@@ -197,6 +197,19 @@ impl Incoming {
         }
     }
 
+    /// Ends what a caller that has shown no process requested by frames in earlier joins: this one is of another program.
+    pub(super) fn end_earlier_joins(&mut self, core: &mut Core, caller: &Identity) {
+        let Some(join) = core.peers.get(caller).and_then(Remote::sid).cloned() else { return };
+        let is_earlier = |job: &Running| job.join != join && !self.is_by_rpc(caller, &job.call);
+        for key in core.jobs.keys_of(caller, is_earlier) {
+            self.cancel_job(core, key, StopReason::CallerGone);
+        }
+        if let Some(cache) = self.caches.get_mut(caller) {
+            cache.end_frames(core.cx.now);
+        }
+        self.set_expiry(core, caller);
+    }
+
     /// Stops the jobs that a caller requested in a join to which it has said goodbye.
     pub(super) fn stop_jobs_of_join(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
         for key in core.jobs.keys_of(caller, |job| job.join == *join) {

@@ -277,8 +277,8 @@ impl Jobs {
         if job.reported.at.is_some_and(|at| cx.now.saturating_duration_since(at) >= interval)
             && let Some(before) = job.reported.next.take()
         {
-            // The held update is due now, although its timer has not been handled. It comes first; below, the
-            // timer is set for this one.
+            // The held update is due now, although its timer has not been handled. It comes first.
+            cx.timers.cancel(&Timer::Progress(key));
             job.send_progress(cx, peers, delivery, before);
         }
         match job.reported.at.map(|at| cx.now.saturating_duration_since(at)) {

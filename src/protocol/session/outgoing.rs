@@ -566,6 +566,9 @@ impl Outgoing {
         for key in again {
             self.ask_owner(core, key, id);
         }
+        if self.calls.of_owner(id).next().is_some() {
+            self.watch(core, id); // its pings ended when it rejoined
+        }
     }
 
     /// Returns whether the open calls of this owner reach the limit on bytes of arguments. A single call may exceed it.
@@ -582,6 +585,8 @@ impl Outgoing {
             return self.ask_again_by_rpc(core, id);
         }
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);
+        let is_it = |remote: &Remote| remote.is_reachable() && asked.is_of(&owner, remote);
+        core.peers.get(&owner).filter(|remote| is_it(remote))?;
         let (meta, message) = request(core, call, asked.instance.as_ref());
         // Under its first stanza. An owner that has forgotten the request has a floor above it and answers
         // 304. Under a new stanza it would take the request for a new one and run the tool again (`wire.md`,

@@ -127,9 +127,13 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Sets a deadline, unless the timer has one that it keeps.
+    /// Sets a deadline, unless the timer has an earlier one that it keeps.
     pub(super) fn set(&mut self, now: Instant, timer: Timer, after: Duration) {
-        if !timer.is_replaced() && self.is_set(&timer) {
+        let is_earlier = || match self.by_timer.get(&timer) {
+            Some(at) => *at <= later(now, after),
+            None => self.paused.as_ref().and_then(|paused| paused.get(&timer)).is_some_and(|it| *it <= after),
+        };
+        if !timer.is_replaced() && is_earlier() {
             return;
         }
         self.cancel(&timer);

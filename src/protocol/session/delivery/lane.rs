@@ -163,13 +163,13 @@ impl<R: Recipients> To<'_, R> {
     pub(super) fn transmit(mut self, stanza: i32, message: &Message, payload: Bytes) -> Sent {
         let payload = self.delivery.as_sent(self.cx, self.peers, self.id, payload);
         let size = payload.len();
-        let id = self.delivery.next_packet();
         let route = self.route_of(message, &payload);
         if let Message::ToolUseResult(result) = message {
             // Before the result is sent: if the result is not on the fast lane, where it replaces the
             // acknowledgement of its request, that acknowledgement must not arrive after it.
             self.settle_deferred(&result.id, &route);
         }
+        let id = self.delivery.next_packet();
         let is_fast = matches!(route, Route::Fast);
         let to = vec![self.id.clone()];
         let packet = self.delivery.packet_of(self.cx, self.peers, id, to, payload.clone(), stanza, message);

@@ -148,6 +148,13 @@ impl Posted {
         taken.into_iter().zip(replaced).filter(|(_, is_replaced)| !is_replaced).map(|(it, _)| it).collect()
     }
 
+    /// Forgets what was for the whole room.
+    pub(super) fn forget_room(&mut self) {
+        for letters in [&mut self.sent, &mut self.waiting] {
+            letters.retain(|letter| !letter.packet.to.is_empty());
+        }
+    }
+
     /// Forgets what was for a participant that has gone, or whose pair of sids has ended.
     pub(super) fn forget(&mut self, id: &Identity) {
         for letters in [&mut self.sent, &mut self.waiting] {

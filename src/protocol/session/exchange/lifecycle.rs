@@ -211,6 +211,9 @@ impl Exchange {
                     }
                     Some(_) => {}
                     None => {
+                        if !core.peers.get(id).is_some_and(Remote::is_plain) {
+                            self.incoming.end_earlier_joins(core, id);
+                        }
                         // The plain requests before may be of another run. Its floor must not apply to this
                         // one, whose first requests would be refused with 304 (`wire.md`, section 5.1).
                         self.incoming.forget_plain_run(core, id, received.stanza());
@@ -329,7 +332,8 @@ impl Exchange {
         peers.dismiss_absent(cx, delivery, id);
         for id in peers.forget_old_identities(cx, |id| self.incoming.remembers(id)) {
             self.incoming.forget(&id);
-            delivery.forget_pair(&id);
+            core.delivery.forget_pair(&id);
+            self.views.forget(core, &id);
         }
     }
 

@@ -221,6 +221,9 @@ impl Exchange {
         if !peers.note_stanza(id, received.stanza()) {
             cx.count(Counter::OutOfOrder);
         }
+        if core.cx.is_client() && core.peers.get(id).is_some_and(Remote::is_silenced) {
+            self.note_speech(core, id, false);
+        }
         self.dispatch(core, id, received);
     }
 
@@ -307,11 +310,10 @@ impl Exchange {
     /// Handles the acknowledgements that a request carries.
     fn take_carried(&mut self, core: &mut Core, id: &Identity, received: &Received) {
         let carried = received.carried();
-        if carried.is_empty() {
+        if carried.is_empty() || !core.peers.get(id).is_some_and(Remote::is_crossed) {
             return;
         }
-        // They name no call. An earlier run of this program may have used the same stanzas. Whoever was not greeted does
-        // not know the address.
+        // They name no call. An earlier run of this program may have used the same stanzas.
         let local = ids::address_of(core.cx.ids.instance());
         if received.addressed_to() != Some(&*local) {
             return;

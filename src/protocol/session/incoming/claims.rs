@@ -76,6 +76,7 @@ impl Incoming {
 
     /// Sends a claim again, under its stanza. Returns `None` if it was answered.
     pub(super) fn claim_again(&mut self, core: &mut Core, id: &Identity, call: &CallId) -> Option<Sent> {
+        core.peers.get(id).filter(|remote| remote.is_reachable())?;
         let claim = self.caches.get(id)?.claims.get(call)?;
         let (stanza, message) = (claim.stanza, claim_message(core, claim.inbound.stanza, call));
         let sent = core.post_again(id, stanza, &Meta::default(), &message);

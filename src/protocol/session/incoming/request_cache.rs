@@ -156,6 +156,16 @@ impl RequestCache {
         // Nothing of the old instance's results may reach another process, and no acknowledgement of them can
         // come.
         self.acknowledge_all(now);
+        self.end_frames(now)
+    }
+
+    /// Does that for what was requested in frames, and keeps the answers by RPC.
+    pub(super) fn end_frames(&mut self, now: Instant) -> u32 {
+        let by_rpc = |id: &CallId| self.form_of(id).is_some_and(Form::is_rpc);
+        let in_frames: Vec<_> = self.answered.iter().filter(|id| !by_rpc(id)).cloned().collect();
+        for id in in_frames {
+            self.acknowledged(now, &id);
+        }
         for (_, id) in self.tombstones.clone() {
             self.remove(&id);
         }

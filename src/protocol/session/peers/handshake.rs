@@ -228,6 +228,7 @@ impl Peers {
     ) {
         if self.held.has_frames_of(id) {
             self.ask_for_configuration(cx, delivery, id);
+            cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN); // also if another Configuration was sent a moment ago
         }
     }
 

@@ -265,7 +265,7 @@ impl Peers {
 
     /// Resets the state of all pairs because the local sid has changed. Plain peers remain plain.
     pub(crate) fn begin_new_pairs(&mut self, cx: &mut Context, delivery: &mut Delivery) {
-        delivery.forget_posted();
+        delivery.forget_posted_to_room();
         for (id, remote) in &mut self.remotes {
             cancel_pair_timers(cx, id);
             self.unconfigured.forget_all(id);
@@ -413,7 +413,11 @@ impl Peers {
         if remote.pair.greetings > 0 || remote.is_configured() || remote.is_plain() {
             let withdraws = !remote.is_for_rpc(cx, id);
             remote.pair = Pair::default();
+            let is_unannounced = remote.is_unannounced();
             self.end_pair(cx, delivery, id, withdraws);
+            if is_unannounced {
+                schedule_provisional_check(cx, id, cx.now);
+            }
         }
     }
 

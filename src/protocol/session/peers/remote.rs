@@ -274,8 +274,9 @@ impl Remote {
         if let Some(present) = self.present_instance().filter(|it| it.as_str() == text && self.is_at(sid)) {
             return present.clone();
         }
-        let known = self.instance().into_iter().chain(self.former.iter().map(|(former, _)| former));
-        let known = known.filter(|it| it.as_str() == text).max_by_key(|it| Some(*it) == self.instance());
+        // The oldest one: a later one of the same text had no proof.
+        let mut known = self.former.iter().map(|(former, _)| former).chain(self.instance());
+        let known = known.find(|it| it.as_str() == text);
         known.filter(|_| is_proven()).cloned().unwrap_or_else(|| Instance::new(text, sid))
     }
 
@@ -325,6 +326,11 @@ impl Remote {
         if let Some(process) = shown {
             process.rank = Some(rank);
         }
+    }
+
+    /// Client: returns whether it was unbound after the handshake and has sent nothing since then.
+    pub(crate) fn is_silenced(&self) -> bool {
+        self.is_crossed() && !self.join.has_spoken
     }
 
     pub(super) fn lose_rank(&mut self) {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Context, Delivery, Peers, Remote, Selected, Timer, remote::Presence};
+use super::{
+    Context, Delivery, Peers, Remote, Selected, Timer,
+    remote::{Presence, Registration},
+};
 use crate::{
     protocol::session::{Event, recipients::Feature},
     transport::{Identity, Participant, Role},
@@ -190,6 +193,11 @@ impl Peers {
             self.bound = Some(one.clone());
             cx.event(Event::Bound(self.bound.clone()));
             self.withdraw_registrations(cx, delivery);
+            if let Some(pair) = self.remotes.get_mut(&one).map(|remote| &mut remote.pair)
+                && pair.registered_at.is_none()
+            {
+                pair.registration = Registration::Idle; // it was unbound since its answer, and has refused calls
+            }
             // A binding before that registers when the Configurations have crossed (`Exchange::crossed`).
             if self.get(&one).is_some_and(Remote::is_crossed) {
                 self.register(cx, delivery, &one);
@@ -209,9 +217,9 @@ impl Peers {
     /// Client: unbinds this assistant and considers the other candidates.
     pub(crate) fn unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
-            // It must send another Configuration or request first. Otherwise it would be a candidate, and
-            // bound again, below.
+            // It must send another frame first. Otherwise it would be a candidate, and bound again, below.
             remote.join.has_spoken = false;
+            remote.pair.registered_at = None;
             remote.lose_rank();
         }
         if self.bound.as_ref() == Some(id) {
