@@ -37,12 +37,12 @@ pub(super) use self::{
     streams::Part,
 };
 use super::{
-    Counter, Destination, Output, SendFrameError, codec,
+    Counter, Destination, Output, SendFrameError,
     context::Context,
     recipients::{Feature, Recipients},
 };
 use crate::{
-    protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
+    protocol::frame::{Acknowledgement, ErrorMessage, Frame, Kind, Message, Meta},
     sorted::SortedMap,
     tool::CallId,
     transport::{Form, Identity, Lane, Packet, Role},
@@ -150,7 +150,7 @@ impl Delivery {
         meta: &Meta,
         message: &Message,
     ) -> Result<Sent, Unfit> {
-        let payload = codec::encode(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
+        let payload = Frame::write(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
         Ok(self.to(cx, peers, to).transmit(stanza, message, payload))
     }
 
@@ -396,7 +396,7 @@ impl Delivery {
             notes: Some(notes.to_owned()),
             ..Acknowledgement::default()
         });
-        match codec::encode(0, &cx.config.room, &Meta::default(), &message) {
+        match Frame::write(0, &cx.config.room, &Meta::default(), &message) {
             Ok(payload) => Some(self.packet_of(cx, peers, 0, vec![to.clone()], payload, 0, &message)),
             Err(error) => {
                 tracing::warn!(%error, "a keepalive cannot be encoded");
@@ -432,7 +432,7 @@ impl Delivery {
         limit: usize,
     ) -> Result<(i32, Bytes), Unfit> {
         let (next, stanza) = self.next_stanza(cx);
-        let encoded = codec::encode(stanza, &cx.config.room, meta, message);
+        let encoded = Frame::write(stanza, &cx.config.room, meta, message);
         let payload = encoded.map_err(|error| match error {
             EncodeError::TooLarge { size, limit: most } => Unfit::TooLarge { size, limit: limit.min(most) },
             other => Unfit::Encode(other),

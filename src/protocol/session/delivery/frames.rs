@@ -184,10 +184,10 @@ impl Delivery {
         Acknowledged { purpose, has_room: self.release_window(by, stanza) }
     }
 
-    /// Notes that a call was answered, so its request has arrived.
-    pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane) {
+    /// Notes that a frame was answered other than by its acknowledgement, so it has arrived. Its answer was held for `held`.
+    pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane, held: Duration) {
         if let Some(link) = self.links.get_mut(by) {
-            link.lane.arrived(cx.now, stanza, lane, Duration::ZERO);
+            link.lane.arrived(cx.now, stanza, lane, held);
         }
     }
 

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     clock::Instant,
     protocol::{
-        frame::{Kind, Message, Meta},
+        frame::{Frame, Kind, Message, Meta},
         session::{
             codec::{self, Received},
             timers::Timer,
@@ -276,20 +276,13 @@ impl<R: Recipients> To<'_, R> {
             return payload;
         }
         let meta = codec::carrying(meta, waiting.map(|it| (it.stanza, it.time(now))));
-        match codec::encode(stanza, &self.cx.config.room, &meta, message) {
+        match Frame::write(stanza, &self.cx.config.room, &meta, message) {
             Ok(carrying) if fits(self.cx, self.id, &carrying) => {
                 self.cx.stats.add(Counter::CarriedAcks, count);
                 link.lane.deferred.forget_carried(count);
                 carrying
             }
             _ => payload,
-        }
-    }
-
-    /// Handles an acknowledgement that a request carries.
-    pub(crate) fn carried(self, stanza: i32, held: Duration, by: Lane) {
-        if let Some(link) = self.delivery.links.get_mut(self.id) {
-            link.lane.arrived(self.cx.now, stanza, by, held);
         }
     }
 

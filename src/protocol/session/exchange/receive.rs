@@ -313,8 +313,7 @@ impl Exchange {
             return;
         }
         for (stanza, held) in carried {
-            let Core { cx, peers, delivery, .. } = core;
-            delivery.to(cx, peers, id).carried(stanza, held, received.lane);
+            core.delivery.answered(&core.cx, id, stanza, received.lane, held);
             note_arrival(core, id, stanza);
             let it = Acknowledgement { acknowledged_stanza_id: Some(stanza), ..Acknowledgement::default() };
             self.acknowledged_by_assistant(core, id, &it);

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     protocol::{
-        frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
+        frame::{Frame, Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
         session::{Event, Unaccepted, codec, delivery::Unfit},
     },
     sorted::SortedSet,
@@ -479,7 +479,7 @@ fn check_registration_fits(cx: &Context, tools: &[Tool], left_out: &[LeftOut]) -
     let streamed = if cx.config.streams { caps.frames.largest_of(false) } else { 0 };
     let limit = caps.frames.max_packet.max(streamed);
     // Under the largest stanza, so that it fits whatever its stanza will be.
-    match codec::encode(i32::MAX, &cx.config.room, &meta, &registration(tools)) {
+    match Frame::write(i32::MAX, &cx.config.room, &meta, &registration(tools)) {
         Ok(payload) if payload.len() > limit => {
             Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })
         }
