@@ -196,19 +196,6 @@ impl<K, V> SortedMap<K, V> {
         Some(self.take(first))
     }
 
-    /// Removes the entries for which this returns false. It is called in the order of the entries.
-    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&K, &mut V) -> bool) {
-        let SortedMap { keys, values } = self;
-        let mut is_kept = vec![true; values.len()];
-        for at in keys.tree.walk() {
-            is_kept[at] = keeps(&keys.keys[at], &mut values[at]);
-        }
-        // From the end, so that an entry that takes the position of a removed one is kept.
-        for position in (0..is_kept.len()).rev().filter(|at| !is_kept[*at]) {
-            self.take(position);
-        }
-    }
-
     fn take(&mut self, position: usize) -> (K, V) {
         (self.keys.take(position), swap_remove(&mut self.values, position))
     }
@@ -478,8 +465,6 @@ mod tests {
         Remove(u8),
         OrDefault(u8),
         PopFirst,
-        /// Keep the keys that this number does not divide.
-        Retain(u8),
         /// Change the values of all.
         Change(u16),
         /// Take everything out.
@@ -492,7 +477,6 @@ mod tests {
             20 => any::<u8>().prop_map(Action::Remove),
             5 => any::<u8>().prop_map(Action::OrDefault),
             5 => Just(Action::PopFirst),
-            1 => (2_u8..9).prop_map(Action::Retain),
             1 => any::<u16>().prop_map(Action::Change),
             1 => Just(Action::Take),
         ]
@@ -517,12 +501,6 @@ mod tests {
                         *std.entry(key).or_default() ^= 1;
                     }
                     Action::PopFirst => prop_assert_eq!(ours.pop_first(), std.pop_first()),
-                    Action::Retain(divisor) => {
-                        let mut seen = (Vec::new(), Vec::new());
-                        ours.retain(|key, _| { seen.0.push(*key); key % divisor != 0 });
-                        std.retain(|key, _| { seen.1.push(*key); key % divisor != 0 });
-                        prop_assert_eq!(seen.0, seen.1);
-                    }
                     Action::Change(by) => {
                         for (key, value) in &mut ours { *value ^= by.wrapping_add(u16::from(*key)); }
                         for (key, value) in &mut std { *value ^= by.wrapping_add(u16::from(*key)); }

@@ -8,7 +8,7 @@ use crate::{
     protocol::frame::{Acknowledgement, Frame, Kind, Message, Meta, ToolUseResult},
     tool::{CallId, Outcome, ToolName},
     transport::Lane,
-    value::{EncodeError, Value, prefix},
+    value::{Value, prefix},
 };
 
 /// The end of the message of a call that was refused as `busy`.
@@ -99,15 +99,6 @@ pub(super) fn decode(payload: Bytes) -> Result<Received, Malformed> {
         Ok(message) => Ok(Received { message, size, lane: Lane::Reliable, frame }),
         Err(_) => Err(Malformed { kind: Some(frame.kind()), id: frame.peek_id().map(str::to_owned) }),
     }
-}
-
-pub(super) fn encode(
-    stanza: i32,
-    conversation: &str,
-    meta: &Meta,
-    message: &Message,
-) -> Result<Bytes, EncodeError> {
-    Frame::write(stanza, conversation, meta, message)
 }
 
 impl Received {

@@ -438,6 +438,13 @@ pub struct FrameCaps {
     pub id_bytes: usize,
 }
 
+impl FrameCaps {
+    /// Returns the largest frame of a sender that is trusted, or of another one.
+    pub(super) fn largest_of(&self, is_trusted: bool) -> usize {
+        if is_trusted { self.max_frame } else { self.max_frame_of_others.min(self.max_frame) }
+    }
+}
+
 impl Default for FrameCaps {
     fn default() -> Self {
         Self {

@@ -52,12 +52,6 @@ struct Complaint {
     times: u64,
 }
 
-impl Complaint {
-    fn reported(now: Instant) -> Self {
-        Self { reported_at: now, times: 0 }
-    }
-}
-
 /// The interval between two reports of this kind of misbehavior of the same participant.
 fn interval(what: Counter) -> Duration {
     if what.unreadable().is_some() { UNREADABLE_INTERVAL } else { COMPLAINT_INTERVAL }
@@ -230,7 +224,7 @@ impl Context {
             // A flood under ever new identities costs a counter, and neither memory nor events.
             None if known >= MAX_COMPLAINTS => {}
             None => {
-                self.complaints.insert((by.cloned(), what), Complaint::reported(now));
+                self.complaints.insert((by.cloned(), what), Complaint { reported_at: now, times: 0 });
                 self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
                 self.event(Event::Violation { by: by.cloned(), what, times: 1 });
             }
@@ -244,7 +238,7 @@ impl Context {
             if now.saturating_duration_since(complaint.reported_at) < interval(what) {
                 self.complaints.insert((by, what), complaint);
             } else if complaint.times > 0 {
-                self.complaints.insert((by.clone(), what), Complaint::reported(now));
+                self.complaints.insert((by.clone(), what), Complaint { reported_at: now, times: 0 });
                 self.event(Event::Violation { by, what, times: complaint.times });
             }
         }

@@ -37,12 +37,12 @@ pub(super) use self::{
     streams::Part,
 };
 use super::{
-    Counter, Destination, Output, SendFrameError, codec,
+    Counter, Destination, Output, SendFrameError,
     context::Context,
     recipients::{Feature, Recipients},
 };
 use crate::{
-    protocol::frame::{Acknowledgement, ErrorMessage, Kind, Message, Meta},
+    protocol::frame::{Acknowledgement, ErrorMessage, Frame, Kind, Message, Meta},
     sorted::SortedMap,
     tool::CallId,
     transport::{Form, Identity, Lane, Packet, Role},
@@ -150,7 +150,7 @@ impl Delivery {
         meta: &Meta,
         message: &Message,
     ) -> Result<Sent, Unfit> {
-        let payload = codec::encode(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
+        let payload = Frame::write(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
         Ok(self.to(cx, peers, to).transmit(stanza, message, payload))
     }
 
@@ -255,7 +255,7 @@ impl Delivery {
     ) {
         let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
         if !self.to(cx, peers, to).answers(stanza, call) {
-            self.acknowledge_now(cx, peers, to, stanza, call);
+            self.acknowledge_with(cx, peers, to, &Meta::default(), stanza, call);
         }
     }
 
@@ -266,7 +266,7 @@ impl Delivery {
         // A ping on one lane would test that lane and not the peer. After an outage `_reliable` waits for
         // SCTP's timer, which doubles from 1 s, while `_lossy` answers as soon as the path is back.
         self.transmit(cx, packet.clone());
-        if lane_is_open(cx, peers, &self.links, to) {
+        if self.lane_is_open(cx, peers, to) {
             packet.lane = Lane::Lossy;
             self.transmit(cx, packet);
         }
@@ -275,8 +275,8 @@ impl Delivery {
     /// Answers a ping on the lane on which it arrived.
     pub(super) fn pong(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
         let Some(mut packet) = self.keepalive(cx, peers, to, "pong") else { return };
-        if lane_is_open(cx, peers, &self.links, to) {
-            packet.lane = self.links.get(to).map_or(Lane::Reliable, |link| link.lane.last());
+        if self.lane_is_open(cx, peers, to) {
+            packet.lane = self.links.get(to).map_or(Lane::Reliable, |link| link.lane.last);
         }
         self.transmit(cx, packet);
     }
@@ -363,17 +363,6 @@ impl Delivery {
         self.streams = Streams::default();
     }
 
-    fn acknowledge_now(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        stanza: i32,
-        call: Option<&CallId>,
-    ) {
-        self.acknowledge_with(cx, peers, to, &Meta::default(), stanza, call);
-    }
-
     fn acknowledge_with(
         &mut self,
         cx: &mut Context,
@@ -407,7 +396,7 @@ impl Delivery {
             notes: Some(notes.to_owned()),
             ..Acknowledgement::default()
         });
-        match codec::encode(0, &cx.config.room, &Meta::default(), &message) {
+        match Frame::write(0, &cx.config.room, &Meta::default(), &message) {
             Ok(payload) => Some(self.packet_of(cx, peers, 0, vec![to.clone()], payload, 0, &message)),
             Err(error) => {
                 tracing::warn!(%error, "a keepalive cannot be encoded");
@@ -443,7 +432,7 @@ impl Delivery {
         limit: usize,
     ) -> Result<(i32, Bytes), Unfit> {
         let (next, stanza) = self.next_stanza(cx);
-        let encoded = codec::encode(stanza, &cx.config.room, meta, message);
+        let encoded = Frame::write(stanza, &cx.config.room, meta, message);
         let payload = encoded.map_err(|error| match error {
             EncodeError::TooLarge { size, limit: most } => Unfit::TooLarge { size, limit: limit.min(most) },
             other => Unfit::Encode(other),
@@ -494,8 +483,7 @@ impl Delivery {
                 packet.stream = Some(format!("{subject}.{}", packet.id).into());
                 self.large.note(packet.id, &packet.to, letter.stanza);
             }
-            self.posted.note(cx.now, &packet, letter.stanza, letter.rule);
-            self.emit_packet(cx, packet);
+            self.emit_once(cx, packet, letter.stanza, letter.rule);
         }
     }
 
@@ -550,12 +538,7 @@ fn limit_to(cx: &Context, peers: &impl Recipients, to: &[Identity], message: &Me
     // The assistant waits for a client's answers, and accepts large ones. The client's other frames have the lower
     // limit for unexpected frames.
     let is_awaited = !cx.is_client() || matches!(message, Message::ToolUseResult(_));
-    let limit = if is_awaited {
-        caps.frames.max_frame
-    } else {
-        caps.frames.max_frame_of_others.min(caps.frames.max_frame)
-    };
-    limit.max(caps.frames.max_packet)
+    caps.frames.largest_of(is_awaited).max(caps.frames.max_packet)
 }
 
 /// Returns whether a frame may overtake large ones. Acknowledgements may, and so may stops, which the receiver
@@ -567,20 +550,4 @@ fn may_overtake(peers: &impl Recipients, to: &[Identity], message: &Message) -> 
         Message::ControlStop(stop) => stop.stop_type.is_none() && to.iter().all(remembers),
         _ => false,
     }
-}
-
-/// Returns whether frames to this peer may be sent on the lossy lane.
-fn lane_is_open(
-    cx: &Context,
-    peers: &impl Recipients,
-    links: &SortedMap<Identity, Link>,
-    to: &Identity,
-) -> bool {
-    // A packet on `_lossy` can overtake the Configuration on `_reliable`. A result that did so ended the
-    // caller's work before its handshake: the caller left without a goodbye, and the client stayed bound to
-    // it for the grace period.
-    cx.config.has_fast_lane()
-        && links.get(to).is_some_and(|link| link.lane.configuration_delivered())
-        && peers.is_crossed(to)
-        && peers.lists(to, Feature::FastLane)
 }

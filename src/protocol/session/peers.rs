@@ -33,6 +33,7 @@ use super::{
     timers::Timer,
 };
 use crate::{
+    clock::Instant,
     protocol::frame::Kind,
     sorted::{SortedMap, SortedSet},
     transport::{Identity, Participant, Peer},
@@ -205,14 +206,8 @@ impl Peers {
 
     /// Returns whether a participant without rights may be sent another refusal of its registration now.
     pub(super) fn may_deny(&mut self, cx: &Context, id: &Identity) -> bool {
-        let (now, interval) = (cx.now, cx.config.times.denial);
-        let Some(remote) = self.remotes.get_mut(id) else { return false };
-        let denied_at = &mut remote.limits.denied_at;
-        let may = denied_at.is_none_or(|at| now.saturating_duration_since(at) >= interval);
-        if may {
-            *denied_at = Some(now);
-        }
-        may
+        let interval = cx.config.times.denial;
+        self.remotes.get_mut(id).is_some_and(|it| has_passed(&mut it.limits.denied_at, cx.now, interval))
     }
 
     /// Client: notes a call by RPC.
@@ -249,13 +244,8 @@ impl Peers {
         if !is_counterpart || what.kind == Some(Kind::ERROR) {
             return;
         }
-        let now = cx.now;
-        let Some(corrected_at) = self.remotes.get_mut(from).map(|remote| &mut remote.limits.corrected_at)
-        else {
-            return;
-        };
-        if corrected_at.is_none_or(|at| now.saturating_duration_since(at) >= CORRECTION_INTERVAL) {
-            *corrected_at = Some(now);
+        let is_due = |it: &mut Remote| has_passed(&mut it.limits.corrected_at, cx.now, CORRECTION_INTERVAL);
+        if self.remotes.get_mut(from).is_some_and(is_due) {
             delivery.refuse_frame(cx, self, from, 101, "the frame is malformed", what.id);
         }
     }
@@ -265,4 +255,13 @@ impl Peers {
         // Waiters compare the count, so it must not go back.
         *self = Self { changes: self.changes, ..Self::default() };
     }
+}
+
+/// Returns whether the interval has passed since the last time, which is then now.
+fn has_passed(last: &mut Option<Instant>, now: Instant, interval: Duration) -> bool {
+    let has_passed = last.is_none_or(|at| now.saturating_duration_since(at) >= interval);
+    if has_passed {
+        *last = Some(now);
+    }
+    has_passed
 }

@@ -183,18 +183,8 @@ impl Timers {
         if self.paused.is_some() {
             return;
         }
-        let pausing: Vec<_> = self
-            .by_timer
-            .iter()
-            .filter(|(timer, _)| timer.pauses())
-            .map(|(timer, at)| (timer.clone(), *at))
-            .collect();
-        let mut paused = SortedMap::new();
-        for (timer, at) in pausing {
-            self.cancel(&timer);
-            paused.insert(timer, at.saturating_duration_since(now));
-        }
-        self.paused = Some(paused);
+        let taken = self.take_pausing().into_iter();
+        self.paused = Some(taken.map(|(timer, at)| (timer, at.saturating_duration_since(now))).collect());
     }
 
     /// Returns for how long the process did not run before this input: not while the earliest timer was due, since the
@@ -207,12 +197,19 @@ impl Timers {
 
     /// Postpones the timers that detect absent peers, because the process did not run for this long.
     pub(super) fn postpone(&mut self, by: Duration) {
-        let pausing: Vec<_> = self.by_timer.iter().filter(|(timer, _)| timer.pauses()).collect();
-        let pausing: Vec<_> = pausing.into_iter().map(|(timer, at)| (timer.clone(), *at)).collect();
-        for (timer, at) in pausing {
-            self.cancel(&timer);
+        for (timer, at) in self.take_pausing() {
             self.insert(later(at, by), timer);
         }
+    }
+
+    /// Takes the timers that stop while the connection is lost.
+    fn take_pausing(&mut self) -> Vec<(Timer, Instant)> {
+        let pausing = self.by_timer.iter().filter(|(timer, _)| timer.pauses());
+        let pausing: Vec<_> = pausing.map(|(timer, at)| (timer.clone(), *at)).collect();
+        for (timer, _) in &pausing {
+            self.cancel(timer);
+        }
+        pausing
     }
 
     pub(super) fn resume(&mut self, now: Instant) {

@@ -23,7 +23,7 @@ impl Delivery {
             && peers.lists(to, Feature::Deflate)
             && peers.is_crossed(to)
             // Otherwise the peer may have no Configuration that lists the feature, and would drop the frame.
-            && self.links.get(to).is_some_and(|link| link.lane.configuration_delivered());
+            && self.links.get(to).is_some_and(|link| link.lane.configuration_delivered);
         #[cfg(feature = "deflate")]
         if let Some(compressed) =
             can_expand.then(|| crate::protocol::deflate::compressed_frame(&frame)).flatten()

@@ -92,8 +92,7 @@ impl Frames {
     /// Returns whether this is the result of this call. The stanza is an absolute value.
     pub(super) fn is_result_of(&self, to: &Identity, stanza: u32, call: Option<&CallId>) -> bool {
         let frame = self.by_peer.get(to).and_then(|frames| frames.get(&stanza));
-        let is_it = |frame: &Frame| matches!(&frame.purpose, Purpose::Result(its) if Some(its) == call);
-        frame.is_some_and(is_it)
+        frame.is_some_and(|it| matches!(&it.purpose, Purpose::Result(its) if Some(its) == call))
     }
 
     /// Returns the absolute stanzas of the results for this peer.
@@ -150,18 +149,9 @@ impl Frames {
         Some(frame)
     }
 
-    fn retain(&mut self, to: &Identity, keeps: impl Fn(&Frame) -> bool) {
-        let Some(frames) = self.by_peer.get_mut(to) else { return };
-        let by_packet = &mut self.by_packet;
-        frames.retain(|_, frame| {
-            let is_kept = keeps(frame);
-            if !is_kept {
-                by_packet.remove(&frame.packet);
-            }
-            is_kept
-        });
-        if frames.is_empty() {
-            self.by_peer.remove(to);
+    fn remove_all(&mut self, to: &Identity) {
+        for (_, frame) in self.by_peer.remove(to).into_iter().flatten() {
+            self.by_packet.remove(&frame.packet);
         }
     }
 }
@@ -194,17 +184,17 @@ impl Delivery {
         Acknowledged { purpose, has_room: self.release_window(by, stanza) }
     }
 
-    /// Notes that a call was answered, so its request has arrived.
-    pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane) {
+    /// Notes that a frame was answered other than by its acknowledgement, so it has arrived. Its answer was held for `held`.
+    pub(crate) fn answered(&mut self, cx: &Context, by: &Identity, stanza: i32, lane: Lane, held: Duration) {
         if let Some(link) = self.links.get_mut(by) {
-            link.lane.arrived(cx.now, stanza, lane, Duration::ZERO);
+            link.lane.arrived(cx.now, stanza, lane, held);
         }
     }
 
     /// Stops sending this frame again on the fast lane.
     pub(crate) fn stop_repeating(&mut self, to: &Identity, stanza: i32) {
         if let Some(link) = self.links.get_mut(to) {
-            link.lane.forget(stanza);
+            link.lane.flight.forget(stanza);
         }
     }
 
@@ -225,7 +215,7 @@ impl Delivery {
 
     /// Forgets all frames to a peer that acknowledges nothing any more.
     pub(crate) fn forget_frames(&mut self, to: &Identity) {
-        self.frames.retain(to, |_| false);
+        self.frames.remove_all(to);
     }
 
     /// Returns whether no packet with this frame was sent.
@@ -245,21 +235,18 @@ impl Delivery {
 
     /// Returns the requests to this peer whose last packet was not sent, in the order of their stanzas.
     pub(crate) fn requests_unsent(&self, to: &Identity) -> Vec<CallId> {
-        self.requests_to(to, |frame| frame.is_unsent)
+        self.calls_to(to, |frame| frame.is_unsent && matches!(frame.purpose, Purpose::Request(_)))
     }
 
     /// Returns the requests that the transport or this peer refused, in the order of their stanzas.
     pub(crate) fn requests_refused(&self, to: &Identity) -> Vec<CallId> {
-        self.requests_to(to, |frame| frame.must_wait || frame.is_unsent)
+        let is_refused = |frame: &Frame| frame.must_wait || frame.is_unsent;
+        self.calls_to(to, |frame| is_refused(frame) && matches!(frame.purpose, Purpose::Request(_)))
     }
 
     /// Returns the calls of the claims to this peer whose last packet was not sent, in the order of their stanzas.
     pub(crate) fn claims_unsent(&self, to: &Identity) -> Vec<CallId> {
-        let claim = |frame: &Frame| match &frame.purpose {
-            Purpose::Claim(call) if frame.is_unsent => Some(call.clone()),
-            _ => None,
-        };
-        self.frames.of_peer(to).filter_map(claim).collect()
+        self.calls_to(to, |frame| frame.is_unsent && matches!(frame.purpose, Purpose::Claim(_)))
     }
 
     /// Returns the purposes of the frames that this peer has not acknowledged, in the order of their stanzas.
@@ -283,7 +270,8 @@ impl Delivery {
             Some((to.first().unwrap_or_else(|| cx.local.identity()).clone(), stanza))
         })?;
         let link = self.links.get_mut(&to);
-        let on_lane = link.map_or(Unsent::Unknown, |link| link.lane.unsent(cx.now, stanza, packet, why));
+        let on_lane =
+            link.map_or(Unsent::Unknown, |link| link.lane.flight.unsent(cx.now, stanza, packet, why));
         if on_lane != Unsent::Unknown {
             self.set_lane_timer(cx, &to);
         }
@@ -324,11 +312,8 @@ impl Delivery {
         Some((frame.purpose.clone(), frame.refusals))
     }
 
-    fn requests_to(&self, to: &Identity, which: impl Fn(&Frame) -> bool) -> Vec<CallId> {
-        let call = |frame: &Frame| match &frame.purpose {
-            Purpose::Request(call) => Some(call.clone()),
-            _ => None,
-        };
-        self.frames.of_peer(to).filter(|frame| which(frame)).filter_map(call).collect()
+    fn calls_to(&self, to: &Identity, which: impl Fn(&Frame) -> bool) -> Vec<CallId> {
+        let frames = self.frames.of_peer(to).filter(|frame| which(frame));
+        frames.filter_map(|frame| frame.purpose.call().cloned()).collect()
     }
 }

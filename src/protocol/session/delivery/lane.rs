@@ -9,12 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Context, Counter, Delivery, Recipients, Sent,
+    Context, Counter, Delivery, Feature, Recipients, Sent,
     arrivals::{Answer, Arrivals},
     backlog::Backlog,
     deferred::{Deferred, Held},
-    flight::{Due, Flight, Unsent},
-    lane_is_open,
+    flight::{Due, Flight},
     loss::Loss,
     posted::Rule,
     rtt::RoundTrip,
@@ -22,9 +21,8 @@ use super::{
 use crate::{
     clock::Instant,
     protocol::{
-        frame::{Kind, Message, Meta},
+        frame::{Frame, Kind, Message, Meta},
         session::{
-            SendFailure,
             codec::{self, Received},
             timers::Timer,
         },
@@ -48,27 +46,17 @@ const FULL: usize = 16;
 pub(super) struct FastLane {
     /// Whether the local Configuration has arrived under this pair: the peer stated it, or sent a frame that requires
     /// it.
-    configuration_delivered: bool,
+    pub(super) configuration_delivered: bool,
     trip: RoundTrip,
     loss: Loss,
-    flight: Flight,
+    pub(super) flight: Flight,
     arrivals: Arrivals,
     deferred: Deferred,
     /// The lane of the last received frame.
-    last: Lane,
+    pub(super) last: Lane,
 }
 
 impl FastLane {
-    /// Returns whether the local Configuration has arrived.
-    pub(super) fn configuration_delivered(&self) -> bool {
-        self.configuration_delivered
-    }
-
-    /// Returns the lane of the last received frame.
-    pub(super) fn last(&self) -> Lane {
-        self.last
-    }
-
     /// Notes that the frame of this stanza has arrived, because of a frame received on this lane.
     /// Its answer was held for `held`.
     pub(super) fn arrived(&mut self, now: Instant, stanza: i32, by: Lane, held: Duration) {
@@ -84,21 +72,6 @@ impl FastLane {
         let is_lossy = self.loss.is_recent(now) && !self.trip.is_rising();
         let is_full = self.flight.len() >= FULL || !backlog.has_room_after(0);
         (is_lossy && !is_full).then(|| self.trip.spacing())
-    }
-
-    /// Notes an outage or a suspension: the times of the frames in transit say nothing about the path.
-    pub(super) fn interrupt(&mut self) {
-        self.flight.interrupt();
-    }
-
-    /// Stops sending a frame.
-    pub(super) fn forget(&mut self, stanza: i32) {
-        self.flight.forget(stanza);
-    }
-
-    /// Handles an unsent packet and returns its effect on the frame.
-    pub(super) fn unsent(&mut self, now: Instant, stanza: i32, packet: u64, why: &SendFailure) -> Unsent {
-        self.flight.unsent(now, stanza, packet, why)
     }
 }
 
@@ -136,7 +109,13 @@ impl Delivery {
 
     /// Returns whether frames to this peer may be sent on the lossy lane.
     pub(crate) fn lane_is_open(&self, cx: &Context, peers: &impl Recipients, to: &Identity) -> bool {
-        lane_is_open(cx, peers, &self.links, to)
+        // A packet on `_lossy` can overtake the Configuration on `_reliable`. A result that did so ended the
+        // caller's work before its handshake: the caller left without a goodbye, and the client stayed bound to
+        // it for the grace period.
+        cx.config.has_fast_lane()
+            && self.links.get(to).is_some_and(|link| link.lane.configuration_delivered)
+            && peers.is_crossed(to)
+            && peers.lists(to, Feature::FastLane)
     }
 
     /// Handles the reported backlog of the reliable lane. Held copies may be sent.
@@ -297,20 +276,13 @@ impl<R: Recipients> To<'_, R> {
             return payload;
         }
         let meta = codec::carrying(meta, waiting.map(|it| (it.stanza, it.time(now))));
-        match codec::encode(stanza, &self.cx.config.room, &meta, message) {
+        match Frame::write(stanza, &self.cx.config.room, &meta, message) {
             Ok(carrying) if fits(self.cx, self.id, &carrying) => {
                 self.cx.stats.add(Counter::CarriedAcks, count);
                 link.lane.deferred.forget_carried(count);
                 carrying
             }
             _ => payload,
-        }
-    }
-
-    /// Handles an acknowledgement that a request carries.
-    pub(crate) fn carried(self, stanza: i32, held: Duration, by: Lane) {
-        if let Some(link) = self.delivery.links.get_mut(self.id) {
-            link.lane.arrived(self.cx.now, stanza, by, held);
         }
     }
 

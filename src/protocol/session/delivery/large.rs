@@ -39,9 +39,9 @@ struct Outgoing {
 }
 
 impl super::Delivery {
-    /// Withdraws the packet of a frame that is no longer needed. Returns whether the packet was remembered.
-    pub(crate) fn withdraw(&mut self, packet: u64) -> bool {
-        self.large.withdraw(packet)
+    /// Withdraws the packet of a frame that is no longer needed.
+    pub(crate) fn withdraw(&mut self, packet: u64) {
+        self.large.withdraw(packet);
     }
 
     /// Returns whether this large packet was sent to this peer only.
@@ -82,13 +82,11 @@ impl Large {
         !self.withdrawn.contains(&packet)
     }
 
-    /// Drops the packet and returns whether it was remembered.
-    pub(super) fn withdraw(&mut self, packet: u64) -> bool {
-        let known = self.out.binary_search_by_key(&packet, |it| it.packet).is_ok();
-        if known {
+    /// Drops the packet if it is remembered.
+    pub(super) fn withdraw(&mut self, packet: u64) {
+        if self.out.binary_search_by_key(&packet, |it| it.packet).is_ok() {
             self.withdrawn.insert(packet);
         }
-        known
     }
 
     pub(super) fn withdraw_all_to(&mut self, id: &Identity) {
@@ -119,8 +117,11 @@ mod tests {
         for packet in 1..=MAX_LARGE as u64 + 1 {
             large.note(packet, &["a".into()], packet as i32);
         }
-        assert!(!large.withdraw(1), "the oldest is forgotten");
-        assert!(large.withdraw(2) && large.withdraw(MAX_LARGE as u64 + 1));
+        for packet in [1, 2, MAX_LARGE as u64 + 1] {
+            large.withdraw(packet);
+        }
+        assert!(large.wants(1), "the oldest is forgotten");
+        assert!(!large.wants(2) && !large.wants(MAX_LARGE as u64 + 1));
         large.note(MAX_LARGE as u64 + 2, &["b".into()], 1);
         assert!(!large.withdrawn.contains(&2), "and so is that it was withdrawn");
         large.withdraw_all_to(&"b".into());

@@ -6,6 +6,7 @@ use std::{collections::VecDeque, time::Duration};
 use crate::{
     clock::{Instant, later},
     protocol::frame::Message,
+    sorted::SortedSet,
     transport::{Identity, Packet},
 };
 
@@ -85,6 +86,14 @@ pub(super) struct Letter {
     at: Instant,
 }
 
+impl Letter {
+    /// Returns what a later packet would replace, and its id.
+    fn about(&self) -> Option<((&Subject, &[Identity]), u64)> {
+        let Rule::Latest(subject) = &self.rule else { return None };
+        Some(((subject, self.packet.to.as_slice()), self.packet.id))
+    }
+}
+
 impl Posted {
     /// Keeps a packet that is sent now, unless its rule makes that unnecessary.
     pub(super) fn note(&mut self, now: Instant, packet: &Packet, stanza: i32, rule: Rule) {
@@ -128,24 +137,18 @@ impl Posted {
 
     /// Takes the packets that wait, in their order: those to this participant first, or all. Leaves out those that a later
     /// one has replaced.
-    pub(super) fn take_waiting(&mut self, of: Option<&Identity>) -> Vec<Letter> {
-        let (mut taken, mut rest) = (Vec::new(), VecDeque::new());
-        for letter in std::mem::take(&mut self.waiting) {
-            match of.is_none_or(|of| letter.packet.to.first().is_none_or(|first| first == of)) {
-                true => taken.push(letter),
-                false => rest.push_back(letter),
-            }
-        }
+    pub(super) fn take_waiting(&mut self, of: Option<&Identity>) -> VecDeque<Letter> {
+        let is_taken = |it: &Letter| of.is_none_or(|of| it.packet.to.first().is_none_or(|first| first == of));
+        let (mut taken, rest): (VecDeque<_>, _) =
+            std::mem::take(&mut self.waiting).into_iter().partition(is_taken);
         self.waiting = rest;
-        let is_replaced = |letter: &Letter| {
-            let is_later = |it: &Letter| {
-                it.packet.id > letter.packet.id && it.rule == letter.rule && it.packet.to == letter.packet.to
-            };
-            let is_subject = matches!(letter.rule, Rule::Latest(_));
-            is_subject && (self.sent.iter().any(is_later) || taken.iter().any(is_later))
-        };
-        let replaced: Vec<_> = taken.iter().map(is_replaced).collect();
-        taken.into_iter().zip(replaced).filter(|(_, is_replaced)| !is_replaced).map(|(it, _)| it).collect()
+        let mut about: Vec<_> = self.sent.iter().chain(&taken).filter_map(Letter::about).collect();
+        about.sort_unstable();
+        let replaced =
+            about.windows(2).filter(|it| matches!(it, [(earlier, _), (later, _)] if earlier == later));
+        let replaced: SortedSet<_> = replaced.filter_map(|it| it.first().map(|(_, id)| *id)).collect();
+        taken.retain(|it| !replaced.contains(&it.packet.id));
+        taken
     }
 
     /// Forgets what was for the whole room.

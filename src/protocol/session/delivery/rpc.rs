@@ -21,8 +21,7 @@ impl Delivery {
     /// Sends an acknowledgement or a refusal of RPC, which nobody else keeps.
     pub(crate) fn send_rpc(&mut self, cx: &mut Context, mut packet: Packet) {
         packet.id = self.next_packet();
-        self.posted.note(cx.now, &packet, 0, Rule::Again);
-        self.emit_packet(cx, packet);
+        self.emit_once(cx, packet, 0, Rule::Again);
     }
 
     /// Pings a participant by a request for a method that nobody has, under this id. The ping is followed by the next.

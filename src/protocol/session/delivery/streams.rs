@@ -166,31 +166,28 @@ impl Delivery {
             if due > cx.now {
                 next = Some(next.map_or(due, |next: Instant| next.min(due)));
             } else if later(it.heard_at, idle) <= cx.now {
-                silent.push(key.clone());
+                silent.push((key.clone(), Fault::Broken, "it has stalled"));
             } else {
-                slow.push(key.clone());
+                slow.push((key.clone(), Fault::NoSpace, "it takes too long"));
             }
         }
         if let Some(next) = next {
             cx.set_timer(Timer::Streams, next.saturating_duration_since(cx.now));
         }
-        let mut expired = Vec::new();
-        for key in silent {
-            let part = self.streams.drop_stream(cx, &key, "it has stalled");
-            expired.push((key.0.identity().clone(), part));
-        }
-        for key in slow {
-            let part = self.streams.refuse(cx, &key, "it takes too long");
-            expired.push((key.0.identity().clone(), part));
-        }
-        expired
+        let expired = silent.into_iter().chain(slow);
+        let dropped = |(key, fault, why): (Key, _, _)| {
+            (key.0.identity().clone(), self.streams.drop_stream(cx, &key, fault, why))
+        };
+        expired.map(dropped).collect()
     }
 
     /// Restarts what is measured in time, after an outage of the local connection or a suspension of the process.
     pub(crate) fn restart_timeouts(&mut self, now: Instant) {
-        self.streams.restart_timeouts(now);
+        for inflow in self.streams.open.values_mut() {
+            (inflow.began, inflow.heard_at) = (now, now);
+        }
         for link in self.links.values_mut() {
-            link.lane.interrupt();
+            link.lane.flight.interrupt();
         }
     }
 }
@@ -210,18 +207,13 @@ impl Streams {
         let key = (from.clone(), stream);
         if self.open.contains_key(&key) {
             // The second header could change the length after the first was checked.
-            return self.drop_stream(cx, &key, "it starts twice");
+            return self.drop_stream(cx, &key, Fault::Broken, "it starts twice");
         }
         let caps = &cx.config.caps;
         let of = Share::of(text.as_ref());
         let sender = self.senders.get(&(id.clone(), of)).copied().unwrap_or_default();
         let (most, share, _) = of.limits(caps);
-        let frame = if is_trusted {
-            caps.frames.max_frame
-        } else {
-            caps.frames.max_frame_of_others.min(caps.frames.max_frame)
-        };
-        let limit = frame.min(share);
+        let limit = caps.frames.largest_of(is_trusted).min(share);
         let text = match text {
             None => None,
             Some(text) => {
@@ -245,7 +237,7 @@ impl Streams {
             }
         };
         if sender.open >= most {
-            return self.refuse_new(cx, &key, text, "too many at once");
+            return drop_with(cx, &key, text, Fault::NoSpace, "too many at once");
         }
         if length.is_some_and(|length| length > limit as u64) {
             // Reported as broken and not as refused: it never fits, and its sender would try eight times.
@@ -257,7 +249,7 @@ impl Streams {
         // Announced bytes count before they arrive. Otherwise streams that fit one by one could all begin and
         // all be dropped in the middle.
         if sender.expected.saturating_add(expected) > share {
-            return self.refuse_new(cx, &key, text, "the sender's streams exceed their share");
+            return drop_with(cx, &key, text, Fault::NoSpace, "the sender's streams exceed their share");
         }
         let limit = match (length, compression) {
             (Some(length), Compression::None) => length as usize,
@@ -295,20 +287,20 @@ impl Streams {
             return Part::Ignored;
         }
         if index > inflow.next {
-            return self.drop_stream(cx, key, "a chunk is missing");
+            return self.drop_stream(cx, key, Fault::Broken, "a chunk is missing");
         }
         if inflow.bytes.len() + bytes.len() > inflow.limit {
-            return self.drop_long(cx, key);
+            return self.drop_stream(cx, key, Fault::TooLong, "it is longer than it may be");
         }
         let of = Share::of(inflow.text.as_ref());
         let (_, share, cap) = of.limits(&cx.config.caps);
         if self.bytes.get(&of).copied().unwrap_or(0) + bytes.len() > cap {
-            return self.refuse(cx, key, "all streams together exceed the limit");
+            return self.drop_stream(cx, key, Fault::NoSpace, "all streams together exceed the limit");
         }
         inflow.take(cx.now, bytes);
         let is_open_ended = inflow.length.is_none();
         if self.grow(&(key.0.identity().clone(), of), bytes.len(), is_open_ended) > share {
-            return self.refuse(cx, key, "the sender's streams exceed their share");
+            return self.drop_stream(cx, key, Fault::NoSpace, "the sender's streams exceed their share");
         }
         Part::Taken
     }
@@ -329,7 +321,7 @@ impl Streams {
             };
         }
         if inflow.text.is_none() && inflow.length.is_some_and(|length| length != inflow.bytes.len() as u64) {
-            return self.drop_stream(cx, key, "it is shorter than its header says");
+            return self.drop_stream(cx, key, Fault::Broken, "it is shorter than its header says");
         }
         let Some(mut inflow) = self.close(key) else { return Part::Ignored };
         if inflow.hash.take().is_some_and(|hash| !hash.matches()) {
@@ -347,63 +339,23 @@ impl Streams {
         }
     }
 
-    /// Refuses a stream that has not begun, for lack of space.
-    fn refuse_new(&mut self, cx: &mut Context, key: &Key, text: Option<RpcText>, why: &'static str) -> Part {
-        match (self.refuse(cx, key, why), text) {
-            (_, Some(text)) => text.failed(Fault::NoSpace, why),
-            (part, None) => part,
-        }
-    }
-
-    /// Refuses a stream for lack of space.
-    fn refuse(&mut self, cx: &mut Context, key: &Key, why: &'static str) -> Part {
+    /// Drops a stream for this fault.
+    fn drop_stream(&mut self, cx: &mut Context, key: &Key, fault: Fault, why: &'static str) -> Part {
         let text = self.close(key).and_then(|inflow| inflow.text);
-        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is refused");
-        cx.complain(key.0.identity(), Counter::StreamRefused);
-        match text {
-            Some(text) => text.failed(Fault::NoSpace, why),
-            None => Part::Refused(Arc::clone(&key.1), why),
-        }
-    }
-
-    /// Drops a stream that breaks the rules.
-    fn drop_stream(&mut self, cx: &mut Context, key: &Key, why: &str) -> Part {
-        self.drop_for(cx, key, Fault::Broken, why)
-    }
-
-    /// Drops a stream that is longer than its header says, or than any may be.
-    fn drop_long(&mut self, cx: &mut Context, key: &Key) -> Part {
-        self.drop_for(cx, key, Fault::TooLong, "it is longer than it may be")
-    }
-
-    fn drop_for(&mut self, cx: &mut Context, key: &Key, fault: Fault, why: &str) -> Part {
-        let text = self.close(key).and_then(|inflow| inflow.text);
-        tracing::debug!(from = %key.0, stream = %key.1, why, "a stream is dropped");
-        cx.complain(key.0.identity(), Counter::StreamBroken);
-        match text {
-            Some(text) => text.failed(fault, why),
-            None => Part::Broken,
-        }
+        drop_with(cx, key, text, fault, why)
     }
 }
 
 impl Streams {
     /// Drops the streams of an identity whose pair of sids has ended.
     pub(super) fn forget(&mut self, id: &Identity) {
-        let gone: Vec<_> = self.of(id).cloned().collect();
+        let gone: Vec<_> = self.open.keys().filter(|(from, _)| from.identity() == id).cloned().collect();
         for key in gone {
             self.close(&key);
         }
     }
 
-    /// Restarts the stall timeouts after an outage of the local connection.
-    pub(super) fn restart_timeouts(&mut self, now: Instant) {
-        for inflow in self.open.values_mut() {
-            (inflow.began, inflow.heard_at) = (now, now);
-        }
-    }
-
-    fn insert(&mut self, key: (Peer, Arc<str>), inflow: Inflow) {
+    fn insert(&mut self, key: Key, inflow: Inflow) {
         let of = Share::of(inflow.text.as_ref());
         let sender = self.senders.entry((key.0.identity().clone(), of)).or_default();
         sender.open += 1;
@@ -420,11 +372,7 @@ impl Streams {
         sender.bytes
     }
 
-    fn of<'a>(&'a self, id: &'a Identity) -> impl Iterator<Item = &'a (Peer, Arc<str>)> {
-        self.open.keys().filter(move |(from, _)| from.identity() == id)
-    }
-
-    fn close(&mut self, key: &(Peer, Arc<str>)) -> Option<Inflow> {
+    fn close(&mut self, key: &Key) -> Option<Inflow> {
         let mut inflow = self.open.remove(key)?;
         let of = (key.0.identity().clone(), Share::of(inflow.text.as_ref()));
         if let Some(bytes) = self.bytes.get_mut(&of.1) {
@@ -440,6 +388,18 @@ impl Streams {
         }
         inflow.bytes.shrink_to_fit();
         Some(inflow)
+    }
+}
+
+/// Reports that a stream is dropped, which carries this text of RPC if it carries no frame.
+fn drop_with(cx: &mut Context, key: &Key, text: Option<RpcText>, fault: Fault, why: &'static str) -> Part {
+    tracing::debug!(from = %key.0, stream = %key.1, ?fault, why, "a stream is dropped");
+    let is_refused = fault == Fault::NoSpace;
+    cx.complain(key.0.identity(), if is_refused { Counter::StreamRefused } else { Counter::StreamBroken });
+    match text {
+        Some(text) => text.failed(fault, why),
+        None if is_refused => Part::Refused(Arc::clone(&key.1), why),
+        None => Part::Broken,
     }
 }
 

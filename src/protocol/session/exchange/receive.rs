@@ -70,11 +70,7 @@ impl Exchange {
             core.cx.complain(id, Counter::Malformed);
             return Err(());
         }
-        let caps = &core.cx.config.caps.frames;
-        let limit = match self.is_trusted(core, id) {
-            true => caps.max_frame,
-            false => caps.max_frame_of_others.min(caps.max_frame),
-        };
+        let limit = core.cx.config.caps.frames.largest_of(self.is_trusted(core, id));
         deflate::expanded_frame(&payload, limit).map(Bytes::from).map_err(|error| {
             tracing::debug!(peer = %id, %error, "a compressed frame cannot be read");
             let Core { cx, peers, delivery, .. } = core;
@@ -319,8 +315,7 @@ impl Exchange {
             return;
         }
         for (stanza, held) in carried {
-            let Core { cx, peers, delivery, .. } = core;
-            delivery.to(cx, peers, id).carried(stanza, held, received.lane);
+            core.delivery.answered(&core.cx, id, stanza, received.lane, held);
             note_arrival(core, id, stanza);
             let it = Acknowledgement { acknowledged_stanza_id: Some(stanza), ..Acknowledgement::default() };
             self.acknowledged_by_assistant(core, id, &it);

@@ -47,7 +47,7 @@ impl Outgoing {
                 false => read_result(result, call, id),
             };
             if let Some(asked) = call.asked() {
-                core.delivery.answered(&core.cx, id, asked.stanza, incoming.lane);
+                core.delivery.answered(&core.cx, id, asked.stanza, incoming.lane, Duration::ZERO);
             }
             if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
                 self.report_implied_progress(core, key, result.success);

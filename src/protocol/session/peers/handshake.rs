@@ -189,10 +189,8 @@ impl Peers {
 
     /// Takes the frames that waited for this peer's Configuration, in their order.
     pub(crate) fn take_waiting(&mut self, id: &Identity) -> Vec<(Peer, HeldItem)> {
-        self.get(id)
-            .map(|remote| remote.peer(id))
-            .map(|who| self.unconfigured.release(&who))
-            .unwrap_or_default()
+        let who = self.get(id).map(|remote| remote.peer(id));
+        who.map(|who| self.unconfigured.release(&who)).unwrap_or_default()
     }
 
     /// Drops the frames that have waited too long for their senders' Configurations.

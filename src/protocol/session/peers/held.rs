@@ -32,8 +32,8 @@ impl HeldItem {
         }
     }
 
-    fn is_configuration(&self) -> bool {
-        matches!(self, Self::Frame(received) if matches!(received.message, Message::Configuration(_)))
+    fn message(&self) -> Option<&Message> {
+        if let Self::Frame(received) = self { Some(&received.message) } else { None }
     }
 }
 
@@ -50,12 +50,6 @@ struct Entry {
     from: Peer,
     item: HeldItem,
     share: Share,
-}
-
-impl Entry {
-    fn is_request(&self) -> bool {
-        matches!(&self.item, HeldItem::Frame(received) if matches!(received.message, Message::ToolUseRequest(_)))
-    }
 }
 
 /// Items that have limits of their own. A sender's requests must not keep out what ends them, or what ends the local calls.
@@ -83,7 +77,8 @@ impl Held {
     pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem, timer: Timer) {
         // It ends what its sender asked for before, also if the sender turns out to be a plain peer, whose goodbye has no effect.
         if matches!(&item, HeldItem::Frame(received) if received.is_goodbye()) {
-            self.drop_items(|it| it.from == *from && it.is_request());
+            let is_request = |it: &HeldItem| matches!(it.message(), Some(Message::ToolUseRequest(_)));
+            self.drop_items(|it| it.from == *from && is_request(&it.item));
         }
         let share = self.share_of(from, &item);
         if !self.has_room(&cx.config.caps, from, share, item.size()) {
@@ -157,7 +152,7 @@ impl Held {
 
     /// Returns whether a frame of this sender waits that is no result.
     pub(super) fn has_speech_of(&self, id: &Identity) -> bool {
-        let is_result = |item: &HeldItem| matches!(item, HeldItem::Frame(it) if matches!(it.message, Message::ToolUseResult(_)));
+        let is_result = |item: &HeldItem| matches!(item.message(), Some(Message::ToolUseResult(_)));
         self.items.iter().any(|it| it.from.identity() == id && !is_result(&it.item))
     }
 
@@ -176,8 +171,10 @@ impl Held {
             std::mem::take(&mut self.items).into_iter().partition::<VecDeque<_>, _>(|it| it.from == *who);
         self.items = kept;
         self.bytes = self.items.iter().map(|it| it.item.size()).sum();
+        let is_first =
+            |(_, item): &(Peer, HeldItem)| matches!(item.message(), Some(Message::Configuration(_)));
         let (first, rest): (Vec<_>, Vec<_>) =
-            released.into_iter().map(|it| (it.from, it.item)).partition(|(_, item)| item.is_configuration());
+            released.into_iter().map(|it| (it.from, it.item)).partition(is_first);
         first.into_iter().chain(rest).collect()
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     protocol::{
-        frame::{Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
+        frame::{Frame, Message, Meta, RegisteredTool, ToolsRegister, ToolsRegisterAck},
         session::{Event, Unaccepted, codec, delivery::Unfit},
     },
     sorted::SortedSet,
@@ -476,11 +476,10 @@ fn check_registration_fits(cx: &Context, tools: &[Tool], left_out: &[LeftOut]) -
     let reasons: Vec<_> = left_out.iter().map(|(name, why)| (name, why.to_string())).collect();
     let meta = codec::left_out_meta(reasons.iter().map(|(name, why)| (*name, why.as_str())));
     let caps = &cx.config.caps;
-    let streamed =
-        if cx.config.streams { caps.frames.max_frame_of_others.min(caps.frames.max_frame) } else { 0 };
+    let streamed = if cx.config.streams { caps.frames.largest_of(false) } else { 0 };
     let limit = caps.frames.max_packet.max(streamed);
     // Under the largest stanza, so that it fits whatever its stanza will be.
-    match codec::encode(i32::MAX, &cx.config.room, &meta, &registration(tools)) {
+    match Frame::write(i32::MAX, &cx.config.room, &meta, &registration(tools)) {
         Ok(payload) if payload.len() > limit => {
             Err(RegisterError::RegistrationTooLarge { size: payload.len(), limit })
         }

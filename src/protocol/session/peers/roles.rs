@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Context, Delivery, Peers, Remote, Selected, Timer,
-    remote::{Presence, Registration},
-};
+use super::{Context, Delivery, Peers, Remote, Selected, Timer, remote::Registration};
 use crate::{
     protocol::session::{Event, recipients::Feature},
     transport::{Identity, Participant, Role},
@@ -238,9 +235,7 @@ impl Peers {
 
     /// Updates the observers after a participant has joined, moved or left.
     pub(super) fn note_observer(&mut self, id: &Identity) {
-        let observes =
-            |remote: &Remote| matches!(remote.presence, Presence::Here { .. }) && remote.is_observer();
-        if self.get(id).is_some_and(observes) {
+        if self.get(id).is_some_and(|remote| remote.is_here() && remote.is_observer()) {
             self.observers.insert(id.clone());
         } else {
             self.observers.remove(id);
