@@ -256,8 +256,7 @@ impl Incoming {
     pub(super) fn refuse_unstarted(&mut self, core: &mut Core) {
         self.release_claims(core);
         for key in core.jobs.awaiting_consent_of_peers() {
-            let Core { cx, peers, delivery, jobs } = core;
-            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, leaving()) {
+            if let Some(ended) = core.abort_job(key, StopReason::Leaving, leaving()) {
                 self.job_ended(core, ended);
             }
         }
@@ -386,16 +385,15 @@ impl Incoming {
     }
 
     fn cancel_job(&mut self, core: &mut Core, key: super::JobKey, reason: StopReason) {
-        let Core { cx, peers, delivery, jobs } = core;
         // The caller may return, and its call is still open then. `cancelled` would not say that nothing ran.
         let error = match reason {
-            StopReason::CallerGone if jobs.awaits_consent(key) => {
+            StopReason::CallerGone if core.jobs.awaits_consent(key) => {
                 let text = "the question was withdrawn because the caller was away; nothing ran";
                 ToolError::new(ErrorCode::PERMISSION_DENIED, text)
             }
             _ => ToolError::cancelled(),
         };
-        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, error) {
+        if let Some(ended) = core.abort_job(key, reason, error) {
             self.job_ended(core, ended);
         }
     }
@@ -541,8 +539,7 @@ impl Incoming {
             reported: Reported::default(),
             is_silent: form.is_rpc(),
         };
-        let ended = core.jobs.start(&mut core.cx, &core.peers, key, running, request.parameters, meta);
-        if let Some(ended) = ended {
+        if let Some(ended) = core.start_job(key, running, request.parameters, meta) {
             self.job_ended(core, ended);
         }
     }

@@ -344,8 +344,7 @@ impl Exchange {
         self.outgoing.close(core, close);
         for key in core.jobs.keys() {
             let error = ToolError::new(ErrorCode::LOST, "the owner left");
-            let Core { cx, peers, delivery, jobs } = core;
-            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, error) {
+            if let Some(ended) = core.abort_job(key, StopReason::Leaving, error) {
                 self.incoming.job_aborted(core, ended);
             }
         }

@@ -47,7 +47,7 @@ impl Outgoing {
         let Some((job, running)) = self.show_own(core, key, tool, limit, visibility) else { return };
         let Some(call) = self.calls.get(&key) else { return };
         let (meta, arguments) = (call.meta.to_body(), call.arguments.clone());
-        if let Some(ended) = core.jobs.start(&mut core.cx, &core.peers, job, running, arguments, meta) {
+        if let Some(ended) = core.start_job(job, running, arguments, meta) {
             self.local_job_ended(core, key, ended);
         }
     }
