@@ -95,7 +95,7 @@ impl Exchange {
             }
             Timer::Unbound => peers.report_unbound(cx),
             Timer::Announced => self.announced(core),
-            Timer::Observed => incoming.expire_observed(core),
+            Timer::Observed => incoming.observed.expire(core),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub(super) use self::form::respond;
 pub(super) use self::request_cache::Refusal;
+pub(super) use self::results::too_large;
 use self::{
     form::{Form, refuse_repeated, send_refusal},
     observed::Observed,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{ControlStop, Meta, ToolUseRequest},
     protocol::rpc::RpcCall,
     sorted::SortedMap,
     tool::{
@@ -45,7 +46,7 @@ pub(super) const LEAVING: &str = "the client is leaving";
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     caches: SortedMap<Identity, RequestCache>,
-    observed: Observed,
+    pub(super) observed: Observed,
     /// Whether the client is about to leave. It then refuses each request.
     is_draining: bool,
 }
@@ -138,21 +139,6 @@ impl Incoming {
         }
     }
 
-    /// Handles the result of a call that the assistant ran itself.
-    pub(super) fn handle_observed_result(&mut self, core: &mut Core, result: &ToolUseResult) {
-        self.observed.end(core, result);
-    }
-
-    /// Ends the calls that an assistant runs itself: the client binds it no longer, or it is another instance.
-    pub(super) fn end_observed(&mut self, core: &mut Core, id: &Identity) {
-        self.observed.end_all(core, id);
-    }
-
-    /// Ends the calls of the assistant whose result must have been lost.
-    pub(super) fn expire_observed(&mut self, core: &mut Core) {
-        self.observed.expire(core);
-    }
-
     /// Handles a caller's stop of one of its calls, or of all calls that a barge-in would stop.
     pub(super) fn handle_stop(
         &mut self,
@@ -181,7 +167,7 @@ impl Incoming {
 
     /// Stops the jobs of a caller that has gone. Their results are kept in case it comes back.
     pub(super) fn stop_jobs_for(&mut self, core: &mut Core, caller: &Identity) {
-        for key in core.jobs.keys_for(caller) {
+        for key in core.jobs.keys_of(caller, |_| true) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
         self.end_claims_for(core, caller);
@@ -228,12 +214,6 @@ impl Incoming {
         {
             self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
         }
-    }
-
-    /// Sends a caller the claims and results that have never been sent to it.
-    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
-        self.claims_again(core, id);
-        self.send_waiting_results(core, id);
     }
 
     /// Sends a caller the claims and results again that it or the transport had no room for.
@@ -377,7 +357,7 @@ impl Incoming {
     }
 
     fn is_by_rpc(&self, caller: &Identity, call: &CallId) -> bool {
-        self.caches.get(caller).and_then(|cache| cache.form_of(call)).is_some_and(Form::is_rpc)
+        self.caches.get(caller).and_then(|cache| cache.find(call)).is_some_and(|it| it.form.is_rpc())
     }
 
     fn knows(&self, caller: &Identity, call: &CallId) -> bool {

@@ -110,22 +110,18 @@ impl Jobs {
         self.running.keys().copied().collect()
     }
 
-    /// Returns the jobs of this caller.
-    pub(super) fn keys_for(&self, caller: &Identity) -> Vec<JobKey> {
-        self.keys_where(|job| job.caller == *caller)
-    }
-
     /// Returns the jobs of this caller whose tools stop at a barge-in.
     pub(super) fn cancellable_for(&self, cx: &Context, caller: &Identity) -> Vec<JobKey> {
         let rule = |tool: &ToolName| cx.local.tool(tool.as_str()).map(|it| it.tool_options().barge_in);
         // A tool that was withdrawn while it ran has no rule any more, and a barge-in stops tools by default.
         let is_cancelled = |tool: &ToolName| rule(tool).unwrap_or(BargeIn::Cancel) == BargeIn::Cancel;
-        self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
+        self.keys_of(caller, |job| is_cancelled(&job.tool))
     }
 
     /// Returns these jobs of this caller.
     pub(super) fn keys_of(&self, caller: &Identity, which: impl Fn(&Running) -> bool) -> Vec<JobKey> {
-        self.keys_where(|job| job.caller == *caller && which(job))
+        let its = self.running.iter().filter(|(_, job)| job.caller == *caller && which(job));
+        its.map(|(key, _)| *key).collect()
     }
 
     /// Returns the number and bytes of this caller's jobs.
@@ -172,10 +168,6 @@ impl Jobs {
         held.bytes += running.bytes;
         self.reported += usize::from(running.is_reported);
         self.running.insert(key, running);
-    }
-
-    fn keys_where(&self, is_it: impl Fn(&Running) -> bool) -> Vec<JobKey> {
-        self.running.iter().filter(|(_, job)| is_it(job)).map(|(key, _)| *key).collect()
     }
 }
 

@@ -289,7 +289,7 @@ impl Exchange {
     /// Client: ends what an assistant shows, before the client unbinds it or takes another instance for it.
     fn end_shown(&mut self, core: &mut Core, id: &Identity) {
         self.views.end_seen(core, id);
-        self.incoming.end_observed(core, id);
+        self.incoming.observed.end_all(core, id);
     }
 
     /// Handles the end of the grace period of what left. It has not returned, since that ends the grace period. Another program
@@ -390,7 +390,7 @@ impl Exchange {
             self.incoming.send_waiting_results(core, &id);
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
-                self.incoming.send_unsent(core, &id);
+                self.incoming.claims_again(core, &id);
                 self.outgoing.send_unsent(core, &id);
                 self.views.send_due_to(core, &id);
             }

@@ -84,7 +84,7 @@ impl Outgoing {
         incoming: &Received,
         it: &Acknowledgement,
     ) {
-        if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+        if !core.peers.has_counterpart(&core.cx, id) {
             return core.cx.complain(id, Counter::NotPermitted);
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, milliseconds, outcome::reached_limit};
+use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, outcome::reached_limit, tool_use};
 use crate::{
     protocol::{
-        frame::{Message, Meta, ToolUseRequest},
+        frame::{Message, Meta},
         session::{
             Output,
             codec::result_message,
@@ -72,15 +72,7 @@ impl Outgoing {
         let job = core.cx.next_job_key();
         self.calls.set_stage(key, Stage::Own(job));
         let call = self.calls.get(&key)?;
-        let request = ToolUseRequest {
-            id: call.id.clone(),
-            tool_name: tool.to_string(),
-            parameters: call.arguments.clone(),
-            execution: Ok(Execution::Server),
-            timeout_ms: Some(milliseconds(limit)),
-            conversation_id: Some(core.cx.config.room.clone()),
-            message_id: None,
-        };
+        let request = tool_use(core, call, Execution::Server, limit);
         let running = Running {
             caller: core.cx.local.identity().clone(),
             join: core.cx.local.participant.sid().clone(),
@@ -97,7 +89,7 @@ impl Outgoing {
         };
         let meta = call.meta.clone();
         core.cx.set_timer(Timer::Deadline(key), limit);
-        disclose(core, tool, visibility, &meta, Message::ToolUseRequest(request));
+        disclose(core, tool, visibility, &meta, request);
         self.requested(core, key);
         Some((job, running))
     }

@@ -73,7 +73,7 @@ impl Outgoing {
             }
         } else {
             core.cx.complain(id, Counter::NotPermitted);
-            if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+            if !core.peers.has_counterpart(&core.cx, id) {
                 return;
             }
             // The call is forgotten here. The acknowledgement lets the client forget its result too.
@@ -118,7 +118,7 @@ impl Outgoing {
                 }
                 return;
             }
-        } else if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+        } else if !core.peers.has_counterpart(&core.cx, id) {
             return core.cx.complain(id, Counter::NotPermitted);
         }
         peer_error(core, id, error);
@@ -324,7 +324,6 @@ impl Outgoing {
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             core.cx.timers.cancel(&timer);
         }
-        let execution = call.execution();
         let owner = match call.stage() {
             Stage::Own(_) => Some(core.cx.local.identity().clone()),
             Stage::Asked(asked) => Some(asked.owner.clone()),
@@ -336,22 +335,31 @@ impl Outgoing {
         }
         core.cx.log.result_size(core.cx.local.participant.identity(), &call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
-        let took = core.cx.now.saturating_duration_since(call.began);
-        core.cx.event(Event::Settled {
-            call: call.id.clone(),
-            tool: call.tool.to_string(),
-            execution,
-            owner: owner.clone(),
-            by: core.cx.local.identity().clone(),
-            outcome,
-            took,
-        });
+        report_settled(core, &call, owner.clone(), outcome);
         if *call.tool == *ToolName::EVENT {
             self.event_ended(core, call, owner, result);
         } else if !call.detached {
             core.cx.output(Output::Settled { key, result });
         }
     }
+}
+
+/// Reports the outcome of a call to its caller.
+pub(super) fn report_settled(
+    core: &mut Core,
+    call: &Call,
+    owner: Option<Identity>,
+    outcome: Result<(), ErrorCode>,
+) {
+    core.cx.event(Event::Settled {
+        call: call.id.clone(),
+        tool: call.tool.to_string(),
+        execution: call.execution(),
+        owner,
+        by: core.cx.local.identity().clone(),
+        outcome,
+        took: core.cx.now.saturating_duration_since(call.began),
+    });
 }
 
 /// Reports a peer's error that settles no call.

@@ -291,11 +291,8 @@ impl Settled {
             // after their cancellation.
             *self.places.entry(place).or_default() += 1;
         }
-        match gone.stop {
-            Stop::Waiting => {
-                self.waiting.insert(gone.asked.stanza, call.clone());
-            }
-            Stop::Sent(_) | Stop::Unwanted | Stop::Known => {}
+        if gone.stop == Stop::Waiting {
+            self.waiting.insert(gone.asked.stanza, call.clone());
         }
     }
 
@@ -316,11 +313,8 @@ impl Settled {
                 self.places.remove(&place);
             }
         }
-        match gone.stop {
-            Stop::Waiting => {
-                self.waiting.remove(&gone.asked.stanza);
-            }
-            Stop::Sent(_) | Stop::Unwanted | Stop::Known => {}
+        if gone.stop == Stop::Waiting {
+            self.waiting.remove(&gone.asked.stanza);
         }
     }
 }

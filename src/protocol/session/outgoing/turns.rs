@@ -4,7 +4,9 @@ use std::{collections::VecDeque, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey};
+use super::{
+    Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey, outcome::report_settled,
+};
 use crate::{
     protocol::session::Output,
     sorted::SortedMap,
@@ -190,18 +192,8 @@ impl Outgoing {
         self.report_late_progress(core, key);
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.rest = Some(rule);
-        let (id, tool, began, execution) =
-            (call.id.clone(), call.tool.to_string(), call.began, call.execution());
         let owner = call.owner().unwrap_or_else(|| core.cx.local.identity().clone());
-        core.cx.event(Event::Settled {
-            call: id,
-            tool,
-            execution,
-            owner: Some(owner),
-            by: core.cx.local.identity().clone(),
-            outcome: Err(error.code()),
-            took: core.cx.now.saturating_duration_since(began),
-        });
+        report_settled(core, call, Some(owner), Err(error.code()));
         core.cx.output(Output::Settled { key, result: Err(error) });
     }
 
