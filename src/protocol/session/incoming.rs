@@ -194,14 +194,8 @@ impl Incoming {
     pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
         let Ended { job, outcome, .. } = ended;
         core.cx.log.result_size(&job.caller, &job.call, &outcome);
-        self.settled(
-            core,
-            &job.caller,
-            &job.call,
-            job.tool.to_string(),
-            &outcome,
-            core.cx.now.saturating_duration_since(job.began),
-        );
+        let took = core.cx.now.saturating_duration_since(job.began);
+        settled(core, &job.caller, &job.call, job.tool.to_string(), &outcome, took);
         self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
     }
 
@@ -411,28 +405,32 @@ impl Incoming {
             let is_present = cache.is_present(entry, &inbound.form);
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
-                RequestState::Tombstone => self.refuse_stopped(core, &inbound),
+                RequestState::Tombstone => {
+                    core.acknowledge(caller, *stanza, Some(&request.id));
+                    let refusal = Refusal::new(ErrorCode::CANCELLED, "the call was cancelled");
+                    self.refuse(core, &inbound, &refusal);
+                }
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
                 _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
-                RequestState::Refused(refusal) => {
-                    let refusal = refusal.clone();
+                state => {
                     core.cx.count(Counter::Duplicate);
-                    send_refusal(core, &inbound, &refusal);
-                }
-                RequestState::Done if inbound.form.is_rpc() => {
-                    core.cx.count(Counter::Duplicate);
-                    let why = "the request has run, and its answer is no longer kept";
-                    refuse_repeated(core, &inbound, why);
-                }
-                RequestState::Answered(_) if inbound.form.is_rpc() => {
-                    core.cx.count(Counter::Duplicate);
-                    self.answer_again(core, caller, &request.id);
-                }
-                _ => {
-                    core.cx.count(Counter::Duplicate);
-                    if self.claim_again(core, caller, &request.id).is_none() {
-                        core.acknowledge(caller, *stanza, Some(&request.id));
+                    match state {
+                        RequestState::Refused(refusal) => {
+                            send_refusal(core, &inbound, refusal);
+                        }
+                        RequestState::Done if inbound.form.is_rpc() => {
+                            let why = "the request has run, and its answer is no longer kept";
+                            refuse_repeated(core, &inbound, why);
+                        }
+                        RequestState::Answered(_) if inbound.form.is_rpc() => {
+                            self.answer_again(core, caller, &request.id);
+                        }
+                        _ => {
+                            if self.claim_again(core, caller, &request.id).is_none() {
+                                core.acknowledge(caller, *stanza, Some(&request.id));
+                            }
+                        }
                     }
                 }
             };
@@ -487,7 +485,7 @@ impl Incoming {
         match checked {
             Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),
             Err(refused) => {
-                self.settled(core, caller, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
+                settled(core, caller, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
                 self.answer(core, caller, &request.id, refused, false);
             }
         }
@@ -522,33 +520,6 @@ impl Incoming {
         if let Some(ended) = core.start_job(key, running, request.parameters, meta) {
             self.job_ended(core, ended);
         }
-    }
-
-    /// Reports the end of a call that this client ran or refused.
-    fn settled(
-        &self,
-        core: &mut Core,
-        by: &Identity,
-        call: &CallId,
-        tool: String,
-        outcome: &Outcome,
-        took: Duration,
-    ) {
-        core.cx.event(Event::Settled {
-            call: call.clone(),
-            tool,
-            execution: Execution::Client,
-            owner: Some(core.cx.local.identity().clone()),
-            by: by.clone(),
-            outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
-            took,
-        });
-    }
-
-    /// Refuses the request of a call that was stopped before the request arrived.
-    fn refuse_stopped(&mut self, core: &mut Core, inbound: &InboundRequest) {
-        core.acknowledge(&inbound.caller, inbound.stanza, Some(inbound.id()));
-        self.refuse(core, inbound, &Refusal::new(ErrorCode::CANCELLED, "the call was cancelled"));
     }
 
     /// Refuses a request and remembers that, so that it never runs.
@@ -672,6 +643,19 @@ fn requested(core: &mut Core, inbound: &InboundRequest) {
         execution: Execution::Client,
         owner: core.cx.local.identity().clone(),
         by: inbound.caller.clone(),
+    });
+}
+
+/// Reports the end of a call that this client ran or refused.
+fn settled(core: &mut Core, by: &Identity, call: &CallId, tool: String, outcome: &Outcome, took: Duration) {
+    core.cx.event(Event::Settled {
+        call: call.clone(),
+        tool,
+        execution: Execution::Client,
+        owner: Some(core.cx.local.identity().clone()),
+        by: by.clone(),
+        outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
+        took,
     });
 }
 

@@ -173,7 +173,8 @@ fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
 /// Returns the reason why these participants have not registered tools. A client that does not accept the local
 /// participant as an assistant never sends a Configuration.
 fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
-    let unannounced = !is_announced(core);
+    // Until the room must have announced the local participant to the others.
+    let unannounced = core.cx.local.unannounced_until.is_some_and(|until| core.cx.now < until);
     let has_answered = |id: &Identity| core.peers.get(id).is_some_and(Remote::is_crossed);
     match NotAssistant::of(&core.cx.local.participant) {
         Some(why) if !unannounced && !owners.iter().any(has_answered) => not_accepted(core, owners, why),
@@ -183,11 +184,6 @@ fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
 
 fn not_accepted(core: &Core, by: Vec<Identity>, why: NotAssistant) -> NotOffered {
     NotOffered::NotAccepted { by, caller: core.cx.local.identity().clone(), why }
-}
-
-/// Returns whether the room must have announced the local participant to the others by now.
-fn is_announced(core: &Core) -> bool {
-    core.cx.local.unannounced_until.is_none_or(|until| core.cx.now >= until)
 }
 
 fn not_admitted(tool: &str, id: &Identity, remote: &Remote, why: NotAdmitted) -> NotOffered {

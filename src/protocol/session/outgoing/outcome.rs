@@ -15,7 +15,8 @@ use crate::{
         },
     },
     tool::{
-        CallError, CallId, ErrorCode, LossCause, NotOffered, Progress, StopReason, Tool, ToolError, ToolName,
+        BargeIn, CallError, CallId, ErrorCode, LossCause, NotOffered, Progress, StopReason, Tool, ToolError,
+        ToolName,
     },
     transport::Identity,
     value::{Value, prefix},
@@ -326,18 +327,25 @@ impl Outgoing {
         }
         let owner = match call.stage() {
             Stage::Own(_) => Some(core.cx.local.identity().clone()),
-            Stage::Asked(asked) => Some(asked.owner.clone()),
-            Stage::Waiting => None,
+            Stage::Asked(_) | Stage::Waiting => call.owner(),
         };
         // A barge-in has already emitted the outcome of this call, and each call has exactly one.
         if let Some(rest) = call.rest {
-            return self.rest_ended(core, call, rest, owner, result);
+            if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
+                core.cx.count(Counter::Late);
+                core.cx.note_late(&call.id);
+            }
+            if rest == BargeIn::Report {
+                self.report_late(core, call, owner, result, None);
+            }
+            return;
         }
         core.cx.log.result_size(core.cx.local.participant.identity(), &call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
         report_settled(core, &call, owner.clone(), outcome);
         if *call.tool == *ToolName::EVENT {
-            self.event_ended(core, call, owner, result);
+            let event = Some(call.arguments.clone());
+            self.report_late(core, call, owner, result, event);
         } else if !call.detached {
             core.cx.output(Output::Settled { key, result });
         }

@@ -108,17 +108,11 @@ impl Outgoing {
 
     /// Handles the acknowledgement of a request by RPC.
     pub(in crate::protocol::session) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
-        match self.find_by_rpc(core, by, id) {
-            Some(Found::Open(key)) => {
-                let stanza = self.calls.get(&key).and_then(Call::asked).map(|asked| asked.stanza);
-                if let Some(stanza) = stanza {
-                    core.delivery.forget_frame(by, stanza);
-                }
-                self.request_delivered(core, key);
+        if let Some(Found::Open(key)) = self.find_by_rpc(core, by, id) {
+            if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
+                core.delivery.forget_frame(by, asked.stanza);
             }
-            Some(Found::Former | Found::Settled(_)) => {}
-            None if core.peers.is_rpc_ping(by, id) => {}
-            None => core.cx.complain(by, Counter::NotPermitted),
+            self.request_delivered(core, key);
         }
     }
 
