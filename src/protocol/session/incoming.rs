@@ -480,7 +480,8 @@ impl Incoming {
         if let Some(cache) = self.caches.get_mut(caller) {
             // A request by RPC cannot be on its way any longer: nothing repeats it.
             let budget = if form.is_rpc() { Duration::ZERO } else { limit };
-            cache.begin(request, form.clone(), *stanza, budget.saturating_add(memory), job);
+            let state = RequestState::Running(job);
+            cache.begin(request, form.clone(), *stanza, budget.saturating_add(memory), state);
         }
         match checked {
             Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),

@@ -214,28 +214,19 @@ impl RequestCache {
         Ok(())
     }
 
-    /// Adds an entry for a request that runs.
+    /// Adds an entry for a request that runs or is claimed.
     pub(super) fn begin(
         &mut self,
         request: &ToolUseRequest,
         form: Form,
         stanza: Option<i32>,
         keep: Duration,
-        job: JobKey,
+        state: RequestState,
     ) {
-        let state = RequestState::Running(job);
         let entry = self.entry(Some(request), stanza.map_or(0, i32::unsigned_abs), keep, state);
         let entry = CachedRequest { form, ..entry };
         self.highest = self.highest.max(entry.stanza);
         self.entries.insert(request.id.clone(), entry);
-    }
-
-    /// Marks a request as claimed.
-    pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.state = RequestState::Claiming;
-            self.claims.insert(id.clone(), claim);
-        }
     }
 
     /// Marks a claimed request as running, because the claim was granted.
@@ -525,6 +516,10 @@ mod tests {
         }
     }
 
+    fn running(job: u64) -> RequestState {
+        RequestState::Running(JobKey(job))
+    }
+
     fn answer(size: usize) -> UnacknowledgedResult {
         UnacknowledgedResult::new(Message::Heartbeat, size, false)
     }
@@ -540,7 +535,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 2);
         for (n, id) in ["a", "b"].into_iter().enumerate() {
-            table.begin(&request(id), Form::Frame, Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
+            table.begin(&request(id), Form::Frame, Some(-(n as i32) - 5), KEEP, running(n as u64));
             table.answer(&CallId::known(id), answer(1));
         }
         assert_eq!(table.make_room(&limits), Err(Full), "an answer that is not acknowledged stays");
@@ -559,7 +554,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 2);
         for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
-            table.begin(&request(id), Form::Frame, Some(stanza), keep, JobKey(0));
+            table.begin(&request(id), Form::Frame, Some(stanza), keep, running(0));
             table.answer(&CallId::known(id), answer(1));
             table.acknowledged(now, &CallId::known(id));
         }
@@ -574,7 +569,7 @@ mod tests {
     fn bytes_of_answers_are_capped() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_bytes = 100);
-        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, JobKey(0));
+        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, running(0));
         table.answer(&CallId::known("a"), answer(100));
         assert_eq!(table.make_room(&limits), Err(Full));
         table.acknowledged(now, &CallId::known("a"));
@@ -585,7 +580,7 @@ mod tests {
     fn a_refusal_is_remembered_by_entry_or_floor() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 1);
-        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, JobKey(0));
+        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, running(0));
         table.refuse(now, &request("b"), Some(-2), KEEP, Refusal::new(ErrorCode::BUSY, ""), &limits);
         assert!(table.find(&CallId::known("b")).is_none() && table.is_below_floor(Some(-2)));
     }

@@ -1,7 +1,7 @@
 //! Chooses the participant that runs a call, before the call is sent (`wire.md`, section 4.6).
 
 use super::{
-    CallKey, Core, Outgoing, Remote, Selected, Timer,
+    Call, CallKey, Core, Outgoing, Remote, Selected, Timer,
     fallback::preferring_client,
     not_offered::{wanted, why_not},
     rpc::by_rpc,
@@ -123,14 +123,15 @@ impl Outgoing {
 
     /// Greets a participant that a waiting call names and starts its timeout.
     pub(in crate::protocol::session) fn expect(&mut self, core: &mut Core, id: &Identity) {
-        if !core.cx.is_client() && (self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id)) {
+        if !core.cx.is_client() && self.is_wanted(core, id) {
             core.peers.expect(&mut core.cx, &mut core.delivery, id);
         }
     }
 
-    /// Returns whether a call waits for exactly this participant.
-    fn is_wanted_by_a_call(&self, core: &Core, id: &Identity) -> bool {
-        self.calls.waiting().any(|(_, call)| wanted(core, call) == Some(id))
+    /// Returns whether a call, or the application, waits for exactly this participant.
+    fn is_wanted(&self, core: &Core, id: &Identity) -> bool {
+        let waits = |(_, call): (CallKey, &Call)| wanted(core, call) == Some(id);
+        self.expected.contains_key(id) || self.calls.waiting().any(waits)
     }
 
     /// Starts the timeouts of peers that have not answered. The server has announced the local participant, so they can
@@ -147,8 +148,7 @@ impl Outgoing {
     /// Handles a participant that a call waits for and that did not answer the local Configuration. It is called as a
     /// plain peer.
     pub(in crate::protocol::session) fn handle_silence(&mut self, core: &mut Core, id: &Identity) {
-        let is_wanted = self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id);
-        if is_wanted && core.peers.time_out_silence(&mut core.cx, id) {
+        if self.is_wanted(core, id) && core.peers.time_out_silence(&mut core.cx, id) {
             self.look_for_owners(core);
         }
     }
