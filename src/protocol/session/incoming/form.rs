@@ -106,19 +106,19 @@ pub(super) fn send_result(
 }
 
 /// Sends an error that is not kept.
-pub(in crate::protocol::session) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
+pub(crate) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
     let message = RpcMessage::Response(RpcResponse::new(id.as_str(), Err(error)));
     core.delivery.send_rpc(&mut core.cx, Packet::rpc(to.clone(), message));
 }
 
 impl Refusal {
     /// Returns what counts it.
-    pub(in crate::protocol::session) fn counter(&self) -> Counter {
+    pub(crate) fn counter(&self) -> Counter {
         if self.code == ErrorCode::BUSY { Counter::Busy } else { Counter::Refused }
     }
 
     /// Returns the refusal as an error of RPC. Nothing has run.
-    pub(in crate::protocol::session) fn for_rpc(&self) -> RpcError {
+    pub(crate) fn for_rpc(&self) -> RpcError {
         let code = if self.is_unbound { ErrorCode::from("not_bound") } else { self.code.clone() };
         rpc::error(&code, &self.text, false)
     }
@@ -129,11 +129,7 @@ impl InboundRequest {
     ///
     /// # Errors
     /// Why its payload cannot be read.
-    pub(in crate::protocol::session) fn by_rpc(
-        core: &Core,
-        call: &RpcCall,
-        payload: &[u8],
-    ) -> Result<Self, Refusal> {
+    pub(crate) fn by_rpc(core: &Core, call: &RpcCall, payload: &[u8]) -> Result<Self, Refusal> {
         let longest = core.cx.config.times.longest_call;
         let refused = |error: ToolError| Refusal::new(error.code(), error.message());
         let form = Form::Rpc { join: call.caller.sid().clone(), version: call.form };

@@ -61,7 +61,7 @@ impl Observed {
     }
 
     /// Notes the end of a call that the assistant ran itself.
-    pub(in crate::protocol::session) fn end(&mut self, core: &mut Core, result: &ToolUseResult) {
+    pub(crate) fn end(&mut self, core: &mut Core, result: &ToolUseResult) {
         let found = self.0.iter().position(|call| call.id == result.id);
         let Some(call) = found.and_then(|at| self.0.remove(at)) else {
             return core.cx.count(Counter::Late); // it started before the client joined
@@ -75,12 +75,12 @@ impl Observed {
     }
 
     /// Ends all calls of an assistant that the client binds no longer, or whose instance was replaced.
-    pub(in crate::protocol::session) fn end_all(&mut self, core: &mut Core, id: &Identity) {
+    pub(crate) fn end_all(&mut self, core: &mut Core, id: &Identity) {
         self.end_if(core, |call| call.by == *id);
     }
 
     /// Ends the calls whose result must have been lost, as during an outage of the client.
-    pub(in crate::protocol::session) fn expire(&mut self, core: &mut Core) {
+    pub(crate) fn expire(&mut self, core: &mut Core) {
         let now = core.cx.now;
         self.end_if(core, |call| call.until <= now);
     }

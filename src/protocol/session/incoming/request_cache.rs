@@ -27,11 +27,11 @@ pub(in crate::protocol::session) struct Refusal {
 
 impl Refusal {
     /// Creates the refusal of a request for which there is no room, which this text names.
-    pub(in crate::protocol::session) fn busy(limit: &str) -> Self {
+    pub(crate) fn busy(limit: &str) -> Self {
         Self::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"))
     }
 
-    pub(in crate::protocol::session) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
+    pub(crate) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
         Self { code, text: text.into(), is_unbound: false }
     }
 }

@@ -292,7 +292,7 @@ fn size_of_answer(message: &Message) -> usize {
     result.result.as_ref().map_or(0, |body| body.as_bytes().len()) + text
 }
 
-pub(in crate::protocol::session) fn too_large(size: usize, limit: usize) -> ToolError {
+pub(crate) fn too_large(size: usize, limit: usize) -> ToolError {
     ToolError::new(
         ErrorCode::RESULT_TOO_LARGE,
         format!("the result with its frame has {size} bytes; the limit is {limit} bytes"),

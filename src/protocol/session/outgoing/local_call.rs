@@ -95,12 +95,7 @@ impl Outgoing {
     }
 
     /// Handles the outcome of a local job.
-    pub(in crate::protocol::session) fn local_job_ended(
-        &mut self,
-        core: &mut Core,
-        key: CallKey,
-        ended: Ended,
-    ) {
+    pub(crate) fn local_job_ended(&mut self, core: &mut Core, key: CallKey, ended: Ended) {
         let Ended { job, outcome, .. } = ended;
         let Some(call) = self.calls.get(&key) else { return };
         let (limit, tool, began) = (call.budget.limit, call.tool.clone(), job.reported.anything());

@@ -49,11 +49,7 @@ impl Outgoing {
 }
 
 /// Returns the error of a call of a tool that nobody offers, or not the participant that is wanted.
-pub(in crate::protocol::session) fn why_nobody(
-    core: &Core,
-    tool: &str,
-    wanted: Option<&Identity>,
-) -> CallError {
+pub(crate) fn why_nobody(core: &Core, tool: &str, wanted: Option<&Identity>) -> CallError {
     if core.cx.local.cannot_publish() {
         return CallError::NotAllowed;
     }
@@ -85,7 +81,7 @@ pub(super) fn wanted<'a>(core: &'a Core, call: &'a Call) -> Option<&'a Identity>
 }
 
 /// Returns the reason why this participant was not sent a call of this tool.
-pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
+pub(crate) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
     let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_here()) else {
         let mut here: Vec<_> = core.peers.present().map(|(id, _)| id.clone()).collect();
         let more = here.len().saturating_sub(NAMES_SHOWN);
@@ -112,7 +108,7 @@ pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Ide
 
 /// Returns the clients that completed the handshake but have not registered. With `wanted`, only that client is
 /// considered.
-pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
+pub(crate) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
     let is_it = |id: &Identity, remote: &Remote| {
         remote.is_crossed()
             && remote.lists(Feature::Register)
@@ -128,7 +124,7 @@ pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Id
 ///
 /// With `wanted`, only that client is considered. A client that has sent nothing since its registration was due is left
 /// out.
-pub(in crate::protocol::session) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
+pub(crate) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
     let mut clients = unregistered(core, wanted);
     clients.retain(|id| core.peers.get(id).is_some_and(Remote::is_settled));
     clients

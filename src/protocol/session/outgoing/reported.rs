@@ -14,7 +14,7 @@ const REPORTED: &str = "bridge.reported";
 
 impl Outgoing {
     /// Shows a call to the room that runs elsewhere.
-    pub(in crate::protocol::session) fn report(
+    pub(crate) fn report(
         &mut self,
         core: &mut Core,
         mut request: Request,

@@ -97,17 +97,12 @@ impl Outgoing {
     }
 
     /// Returns whether a call by RPC that this participant was sent has a request of this id, or had one.
-    pub(in crate::protocol::session) fn has_asked_by_rpc(
-        &self,
-        core: &Core,
-        owner: &Identity,
-        id: &str,
-    ) -> bool {
+    pub(crate) fn has_asked_by_rpc(&self, core: &Core, owner: &Identity, id: &str) -> bool {
         self.find_by_rpc(core, owner, id).is_some()
     }
 
     /// Handles the acknowledgement of a request by RPC.
-    pub(in crate::protocol::session) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
+    pub(crate) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
         if let Some(Found::Open(key)) = self.find_by_rpc(core, by, id) {
             if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
                 core.delivery.forget_frame(by, asked.stanza);
@@ -117,7 +112,7 @@ impl Outgoing {
     }
 
     /// Handles the answer to a request by RPC.
-    pub(in crate::protocol::session) fn handle_rpc_answer(
+    pub(crate) fn handle_rpc_answer(
         &mut self,
         core: &mut Core,
         by: &Identity,

@@ -335,7 +335,7 @@ impl Outgoing {
         self.set_settled_timer(core);
     }
 
-    pub(in crate::protocol::session) fn expire_settled(&mut self, core: &mut Core) {
+    pub(crate) fn expire_settled(&mut self, core: &mut Core) {
         while let Some(first) = self.settled.first(Some(core.cx.now)) {
             self.forget_settled(core, &first);
         }
