@@ -444,8 +444,7 @@ impl Session {
     pub fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
         if self.begin(now) {
             let outcome = self.core.jobs.checked_outcome(key, outcome);
-            let Core { cx, peers, delivery, jobs } = &mut self.core;
-            if let Some(ended) = jobs.finish(cx, peers, delivery, key, outcome) {
+            if let Some(ended) = self.core.finish_job(key, outcome) {
                 self.exchange.job_ended(&mut self.core, ended);
             }
         }
@@ -454,8 +453,7 @@ impl Session {
     /// Reports the progress of a job to its caller. At most ten updates a second are sent; the last is always sent.
     pub fn progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
         if self.begin(now) {
-            let Core { cx, peers, delivery, jobs } = &mut self.core;
-            jobs.report(cx, peers, delivery, key, progress);
+            self.core.report_progress(key, progress);
         }
     }
 
@@ -569,8 +567,7 @@ impl Session {
     /// caller receives `permission_denied`, and nothing has run. An answer to a withdrawn question is ignored.
     pub fn consent(&mut self, now: Instant, key: JobKey, is_allowed: bool) {
         if self.begin(now) {
-            let Core { cx, peers, delivery, jobs } = &mut self.core;
-            let verdict = jobs.answer(cx, peers, delivery, key, is_allowed);
+            let verdict = self.core.answer_question(key, is_allowed);
             self.exchange.apply_verdict(&mut self.core, verdict);
         }
     }
@@ -669,8 +666,7 @@ impl Session {
     /// Sends a job's waiting progress at once.
     pub(crate) fn progress_at_once(&mut self, now: Instant, key: JobKey) {
         self.core.cx.now = now;
-        let Core { cx, peers, delivery, jobs } = &mut self.core;
-        jobs.report_due(cx, peers, delivery, key);
+        self.core.report_due(key);
     }
 
     /// Sends the views at once that wait because they were shown too soon.

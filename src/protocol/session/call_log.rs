@@ -250,8 +250,7 @@ impl CallLog {
         which: impl Fn(&mut CallRecord) -> &mut Option<Instant>,
     ) {
         if let Some(record) = self.open.get_mut(&(call.clone(), by.clone())) {
-            let slot = which(record);
-            *slot = slot.or(Some(now));
+            which(record).get_or_insert(now);
         }
     }
 

@@ -43,7 +43,7 @@ impl Exchange {
 
     pub(super) fn timer_due(&mut self, core: &mut Core, timer: Timer) {
         let Self { outgoing, incoming, views } = self;
-        let Core { cx, peers, delivery, jobs } = core;
+        let Core { cx, peers, delivery, .. } = core;
         match timer {
             Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
             Timer::Ask(id) => peers.ask_again_for_configuration(cx, delivery, &id),
@@ -64,12 +64,12 @@ impl Exchange {
             Timer::OwnerWait(key) => outgoing.no_owner(core, key),
             Timer::Deadline(key) => outgoing.deadline(core, key),
             Timer::JobDeadline(key) => {
-                if let Some(ended) = jobs.time_out(cx, peers, delivery, key) {
+                if let Some(ended) = core.time_out_job(key) {
                     self.job_ended(core, ended);
                 }
             }
             Timer::View(place) => views.send(core, place),
-            Timer::Progress(key) => jobs.report_due(cx, peers, delivery, key),
+            Timer::Progress(key) => core.report_due(key),
             Timer::LateProgress(key) => outgoing.report_late_progress(core, key),
             Timer::Table(id) => incoming.expire(core, &id),
             Timer::Past => outgoing.expire_settled(core),
@@ -90,12 +90,12 @@ impl Exchange {
             Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
             Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
             Timer::Consent(key) => {
-                let verdict = jobs.time_out_question(cx, peers, delivery, key);
+                let verdict = core.time_out_question(key);
                 self.apply_verdict(core, verdict);
             }
             Timer::Unbound => peers.report_unbound(cx),
             Timer::Announced => self.announced(core),
-            Timer::Observed => incoming.expire_observed(core),
+            Timer::Observed => incoming.observed.expire(core),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub(super) use self::form::respond;
 pub(super) use self::request_cache::Refusal;
+pub(super) use self::results::too_large;
 use self::{
     form::{Form, refuse_repeated, send_refusal},
     observed::Observed,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::frame::{ControlStop, Meta, ToolUseRequest, ToolUseResult},
+    protocol::frame::{ControlStop, Meta, ToolUseRequest},
     protocol::rpc::RpcCall,
     sorted::SortedMap,
     tool::{
@@ -45,7 +46,7 @@ pub(super) const LEAVING: &str = "the client is leaving";
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     caches: SortedMap<Identity, RequestCache>,
-    observed: Observed,
+    pub(super) observed: Observed,
     /// Whether the client is about to leave. It then refuses each request.
     is_draining: bool,
 }
@@ -138,21 +139,6 @@ impl Incoming {
         }
     }
 
-    /// Handles the result of a call that the assistant ran itself.
-    pub(super) fn handle_observed_result(&mut self, core: &mut Core, result: &ToolUseResult) {
-        self.observed.end(core, result);
-    }
-
-    /// Ends the calls that an assistant runs itself: the client binds it no longer, or it is another instance.
-    pub(super) fn end_observed(&mut self, core: &mut Core, id: &Identity) {
-        self.observed.end_all(core, id);
-    }
-
-    /// Ends the calls of the assistant whose result must have been lost.
-    pub(super) fn expire_observed(&mut self, core: &mut Core) {
-        self.observed.expire(core);
-    }
-
     /// Handles a caller's stop of one of its calls, or of all calls that a barge-in would stop.
     pub(super) fn handle_stop(
         &mut self,
@@ -181,7 +167,7 @@ impl Incoming {
 
     /// Stops the jobs of a caller that has gone. Their results are kept in case it comes back.
     pub(super) fn stop_jobs_for(&mut self, core: &mut Core, caller: &Identity) {
-        for key in core.jobs.keys_for(caller) {
+        for key in core.jobs.keys_of(caller, |_| true) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
         self.end_claims_for(core, caller);
@@ -221,14 +207,8 @@ impl Incoming {
     pub(super) fn job_ended(&mut self, core: &mut Core, ended: Ended) {
         let Ended { job, outcome, .. } = ended;
         core.cx.log.result_size(&job.caller, &job.call, &outcome);
-        self.settled(
-            core,
-            &job.caller,
-            &job.call,
-            job.tool.to_string(),
-            &outcome,
-            core.cx.now.saturating_duration_since(job.began),
-        );
+        let took = core.cx.now.saturating_duration_since(job.began);
+        settled(core, &job.caller, &job.call, job.tool.to_string(), &outcome, took);
         self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
     }
 
@@ -241,12 +221,6 @@ impl Incoming {
         {
             self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
         }
-    }
-
-    /// Sends a caller the claims and results that have never been sent to it.
-    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
-        self.claims_again(core, id);
-        self.send_waiting_results(core, id);
     }
 
     /// Sends a caller the claims and results again that it or the transport had no room for.
@@ -269,8 +243,7 @@ impl Incoming {
     pub(super) fn refuse_unstarted(&mut self, core: &mut Core) {
         self.release_claims(core);
         for key in core.jobs.awaiting_consent_of_peers() {
-            let Core { cx, peers, delivery, jobs } = core;
-            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, leaving()) {
+            if let Some(ended) = core.abort_job(key, StopReason::Leaving, leaving()) {
                 self.job_ended(core, ended);
             }
         }
@@ -391,7 +364,7 @@ impl Incoming {
     }
 
     fn is_by_rpc(&self, caller: &Identity, call: &CallId) -> bool {
-        self.caches.get(caller).and_then(|cache| cache.form_of(call)).is_some_and(Form::is_rpc)
+        self.caches.get(caller).and_then(|cache| cache.find(call)).is_some_and(|it| it.form.is_rpc())
     }
 
     fn knows(&self, caller: &Identity, call: &CallId) -> bool {
@@ -399,16 +372,15 @@ impl Incoming {
     }
 
     fn cancel_job(&mut self, core: &mut Core, key: super::JobKey, reason: StopReason) {
-        let Core { cx, peers, delivery, jobs } = core;
         // The caller may return, and its call is still open then. `cancelled` would not say that nothing ran.
         let error = match reason {
-            StopReason::CallerGone if jobs.awaits_consent(key) => {
+            StopReason::CallerGone if core.jobs.awaits_consent(key) => {
                 let text = "the question was withdrawn because the caller was away; nothing ran";
                 ToolError::new(ErrorCode::PERMISSION_DENIED, text)
             }
             _ => ToolError::cancelled(),
         };
-        if let Some(ended) = jobs.abort(cx, peers, delivery, key, reason, error) {
+        if let Some(ended) = core.abort_job(key, reason, error) {
             self.job_ended(core, ended);
         }
     }
@@ -446,28 +418,32 @@ impl Incoming {
             let is_present = cache.is_present(entry, &inbound.form);
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
-                RequestState::Tombstone => self.refuse_stopped(core, &inbound),
+                RequestState::Tombstone => {
+                    core.acknowledge(caller, *stanza, Some(&request.id));
+                    let refusal = Refusal::new(ErrorCode::CANCELLED, "the call was cancelled");
+                    self.refuse(core, &inbound, &refusal);
+                }
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
                 _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
-                RequestState::Refused(refusal) => {
-                    let refusal = refusal.clone();
+                state => {
                     core.cx.count(Counter::Duplicate);
-                    send_refusal(core, &inbound, &refusal);
-                }
-                RequestState::Done if inbound.form.is_rpc() => {
-                    core.cx.count(Counter::Duplicate);
-                    let why = "the request has run, and its answer is no longer kept";
-                    refuse_repeated(core, &inbound, why);
-                }
-                RequestState::Answered(_) if inbound.form.is_rpc() => {
-                    core.cx.count(Counter::Duplicate);
-                    self.answer_again(core, caller, &request.id);
-                }
-                _ => {
-                    core.cx.count(Counter::Duplicate);
-                    if self.claim_again(core, caller, &request.id).is_none() {
-                        core.acknowledge(caller, *stanza, Some(&request.id));
+                    match state {
+                        RequestState::Refused(refusal) => {
+                            send_refusal(core, &inbound, refusal);
+                        }
+                        RequestState::Done if inbound.form.is_rpc() => {
+                            let why = "the request has run, and its answer is no longer kept";
+                            refuse_repeated(core, &inbound, why);
+                        }
+                        RequestState::Answered(_) if inbound.form.is_rpc() => {
+                            self.answer_again(core, caller, &request.id);
+                        }
+                        _ => {
+                            if self.claim_again(core, caller, &request.id).is_none() {
+                                core.acknowledge(caller, *stanza, Some(&request.id));
+                            }
+                        }
                     }
                 }
             };
@@ -517,12 +493,13 @@ impl Incoming {
         if let Some(cache) = self.caches.get_mut(caller) {
             // A request by RPC cannot be on its way any longer: nothing repeats it.
             let budget = if form.is_rpc() { Duration::ZERO } else { limit };
-            cache.begin(request, form.clone(), *stanza, budget.saturating_add(memory), job);
+            let state = RequestState::Running(job);
+            cache.begin(request, form.clone(), *stanza, budget.saturating_add(memory), state);
         }
         match checked {
             Ok((tool, limit)) => self.begin_job(core, core.cx.now, job, inbound, tool, limit),
             Err(refused) => {
-                self.settled(core, caller, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
+                settled(core, caller, &request.id, request.tool_name.clone(), &refused, Duration::ZERO);
                 self.answer(core, caller, &request.id, refused, false);
             }
         }
@@ -554,37 +531,9 @@ impl Incoming {
             reported: Reported::default(),
             is_silent: form.is_rpc(),
         };
-        let ended = core.jobs.start(&mut core.cx, &core.peers, key, running, request.parameters, meta);
-        if let Some(ended) = ended {
+        if let Some(ended) = core.start_job(key, running, request.parameters, meta) {
             self.job_ended(core, ended);
         }
-    }
-
-    /// Reports the end of a call that this client ran or refused.
-    fn settled(
-        &self,
-        core: &mut Core,
-        by: &Identity,
-        call: &CallId,
-        tool: String,
-        outcome: &Outcome,
-        took: Duration,
-    ) {
-        core.cx.event(Event::Settled {
-            call: call.clone(),
-            tool,
-            execution: Execution::Client,
-            owner: Some(core.cx.local.identity().clone()),
-            by: by.clone(),
-            outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
-            took,
-        });
-    }
-
-    /// Refuses the request of a call that was stopped before the request arrived.
-    fn refuse_stopped(&mut self, core: &mut Core, inbound: &InboundRequest) {
-        core.acknowledge(&inbound.caller, inbound.stanza, Some(inbound.id()));
-        self.refuse(core, inbound, &Refusal::new(ErrorCode::CANCELLED, "the call was cancelled"));
     }
 
     /// Refuses a request and remembers that, so that it never runs.
@@ -708,6 +657,19 @@ fn requested(core: &mut Core, inbound: &InboundRequest) {
         execution: Execution::Client,
         owner: core.cx.local.identity().clone(),
         by: inbound.caller.clone(),
+    });
+}
+
+/// Reports the end of a call that this client ran or refused.
+fn settled(core: &mut Core, by: &Identity, call: &CallId, tool: String, outcome: &Outcome, took: Duration) {
+    core.cx.event(Event::Settled {
+        call: call.clone(),
+        tool,
+        execution: Execution::Client,
+        owner: Some(core.cx.local.identity().clone()),
+        by: by.clone(),
+        outcome: outcome.as_ref().map(|_| ()).map_err(ToolError::code),
+        took,
     });
 }
 

@@ -5,11 +5,12 @@ mod consent;
 use std::time::Duration;
 
 pub use self::consent::CONSENT_MARGIN;
-use self::consent::Consents;
 pub(super) use self::consent::Verdict;
+use self::consent::{Consents, run_of};
 use super::{
     CallKey, Counter, Event, JobKey, LocalText, Output, Question,
     context::Context,
+    core::Core,
     delivery::{ANSWER_SOON, Delivery},
     disclosure::Discloser,
     peers::Peers,
@@ -109,22 +110,18 @@ impl Jobs {
         self.running.keys().copied().collect()
     }
 
-    /// Returns the jobs of this caller.
-    pub(super) fn keys_for(&self, caller: &Identity) -> Vec<JobKey> {
-        self.keys_where(|job| job.caller == *caller)
-    }
-
     /// Returns the jobs of this caller whose tools stop at a barge-in.
     pub(super) fn cancellable_for(&self, cx: &Context, caller: &Identity) -> Vec<JobKey> {
         let rule = |tool: &ToolName| cx.local.tool(tool.as_str()).map(|it| it.tool_options().barge_in);
         // A tool that was withdrawn while it ran has no rule any more, and a barge-in stops tools by default.
         let is_cancelled = |tool: &ToolName| rule(tool).unwrap_or(BargeIn::Cancel) == BargeIn::Cancel;
-        self.keys_where(|job| job.caller == *caller && is_cancelled(&job.tool))
+        self.keys_of(caller, |job| is_cancelled(&job.tool))
     }
 
     /// Returns these jobs of this caller.
     pub(super) fn keys_of(&self, caller: &Identity, which: impl Fn(&Running) -> bool) -> Vec<JobKey> {
-        self.keys_where(|job| job.caller == *caller && which(job))
+        let its = self.running.iter().filter(|(_, job)| job.caller == *caller && which(job));
+        its.map(|(key, _)| *key).collect()
     }
 
     /// Returns the number and bytes of this caller's jobs.
@@ -137,40 +134,6 @@ impl Jobs {
         self.running.values().filter(|job| job.caller == *caller && job.tool.is_prompt()).count()
     }
 
-    /// Starts a job, after a person's consent if its tool needs that. Returns the job as ended if too many questions
-    /// are open.
-    pub(super) fn start(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        key: JobKey,
-        running: Running,
-        arguments: Value,
-        meta: Value,
-    ) -> Option<Ended> {
-        cx.count(Counter::Jobs);
-        cx.log.request_size(&running.caller, &running.call, &arguments);
-        let deadline = later(running.began, running.limit);
-        let began = running.began;
-        if running.own.is_none() {
-            // From the arrival of the request: a claim that had to wait for its grant does not lengthen the
-            // budget.
-            cx.timers.set(running.began, Timer::JobDeadline(key), running.limit);
-        }
-        let job = Job {
-            key,
-            call: running.call.clone(),
-            caller: running.caller.clone(),
-            tool: running.tool.clone(),
-            arguments,
-            deadline,
-            limit: running.limit,
-            meta,
-        };
-        self.insert(key, running);
-        self.ask_or_execute(cx, peers, began, job)
-    }
-
     /// Adds a job that runs in another system.
     pub(super) fn begin_reported(&mut self, cx: &mut Context, key: JobKey, running: Running) {
         cx.log.started(cx.now, &running.caller, &running.call);
@@ -180,56 +143,6 @@ impl Jobs {
     /// Returns the number of jobs that run in another system.
     pub(super) fn reported(&self) -> usize {
         self.reported
-    }
-
-    /// Ends a job with its outcome, from the driver or the session itself.
-    pub(super) fn finish(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-        outcome: Outcome,
-    ) -> Option<Ended> {
-        // Before `take`, which would send held progress: the result itself says that the tool has started.
-        if let Some(job) = self.running.get_mut(&key).filter(|job| !job.reported.anything()) {
-            job.reported.next = None;
-        }
-        let job = self.take(cx, peers, delivery, key)?;
-        if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
-            let reason = LocalText::new(&source.to_string());
-            cx.event(Event::ToolFailed { call: job.call.clone(), tool: job.tool.clone(), reason });
-        }
-        Some(Ended { job, outcome })
-    }
-
-    /// Stops a job and notifies the driver.
-    pub(super) fn abort(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-        reason: StopReason,
-        error: ToolError,
-    ) -> Option<Ended> {
-        let job = self.take(cx, peers, delivery, key)?;
-        cx.output(Output::Abort { key, reason });
-        Some(Ended { job, outcome: Err(error) })
-    }
-
-    /// Ends a job whose time limit has passed.
-    pub(super) fn time_out(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-    ) -> Option<Ended> {
-        let limit = self.running.get(&key)?.limit;
-        let text = format!("no result within {} ms", limit.as_millis());
-        let error = ToolError::new(ErrorCode::TIMEOUT, text);
-        self.abort(cx, peers, delivery, key, StopReason::Deadline, error)
     }
 
     /// Removes a job without reporting its last progress.
@@ -249,18 +162,84 @@ impl Jobs {
         Some(job)
     }
 
+    fn insert(&mut self, key: JobKey, running: Running) {
+        let held = self.held.entry(running.caller.clone()).or_default();
+        held.jobs += 1;
+        held.bytes += running.bytes;
+        self.reported += usize::from(running.is_reported);
+        self.running.insert(key, running);
+    }
+}
+
+impl Core {
+    /// Starts a job, after a person's consent if its tool needs that. Returns the job as ended if too many questions
+    /// are open.
+    pub(super) fn start_job(
+        &mut self,
+        key: JobKey,
+        running: Running,
+        arguments: Value,
+        meta: Value,
+    ) -> Option<Ended> {
+        let Self { cx, peers, jobs, .. } = self;
+        cx.count(Counter::Jobs);
+        cx.log.request_size(&running.caller, &running.call, &arguments);
+        let deadline = later(running.began, running.limit);
+        let began = running.began;
+        if running.own.is_none() {
+            // From the arrival of the request: a claim that had to wait for its grant does not lengthen the
+            // budget.
+            cx.timers.set(running.began, Timer::JobDeadline(key), running.limit);
+        }
+        let job = Job {
+            key,
+            call: running.call.clone(),
+            caller: running.caller.clone(),
+            tool: running.tool.clone(),
+            arguments,
+            deadline,
+            limit: running.limit,
+            meta,
+        };
+        jobs.insert(key, running);
+        let run = run_of(peers, &job.caller);
+        jobs.ask_or_execute(cx, began, job, run)
+    }
+
+    /// Ends a job with its outcome, from the driver or the session itself.
+    pub(super) fn finish_job(&mut self, key: JobKey, outcome: Outcome) -> Option<Ended> {
+        // Before `take_job`, which would send held progress: the result itself says that the tool has started.
+        if let Some(job) = self.jobs.running.get_mut(&key).filter(|job| !job.reported.anything()) {
+            job.reported.next = None;
+        }
+        let job = self.take_job(key)?;
+        if let Some(source) = outcome.as_ref().err().and_then(ToolError::source) {
+            let reason = LocalText::new(&source.to_string());
+            self.cx.event(Event::ToolFailed { call: job.call.clone(), tool: job.tool.clone(), reason });
+        }
+        Some(Ended { job, outcome })
+    }
+
+    /// Stops a job and notifies the driver.
+    pub(super) fn abort_job(&mut self, key: JobKey, reason: StopReason, error: ToolError) -> Option<Ended> {
+        let job = self.take_job(key)?;
+        self.cx.output(Output::Abort { key, reason });
+        Some(Ended { job, outcome: Err(error) })
+    }
+
+    /// Ends a job whose time limit has passed.
+    pub(super) fn time_out_job(&mut self, key: JobKey) -> Option<Ended> {
+        let limit = self.jobs.running.get(&key)?.limit;
+        let text = format!("no result within {} ms", limit.as_millis());
+        self.abort_job(key, StopReason::Deadline, ToolError::new(ErrorCode::TIMEOUT, text))
+    }
+
     /// Reports a job's progress to its caller. At most as many updates a second are sent as [`Caps`](super::Caps)
     /// allow; the last is sent later.
-    pub(super) fn report(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-        progress: Progress,
-    ) {
+    pub(super) fn report_progress(&mut self, key: JobKey, progress: Progress) {
+        let Self { cx, peers, delivery, jobs } = self;
         let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
-        let Some(job) = self.running.get_mut(&key) else { return };
+        let Some(job) = jobs.running.get_mut(&key) else { return };
         let may_wait = delivery.lane_is_open(cx, peers, &job.caller);
         job.reported.began = true;
         if !job.reported.anything() {
@@ -294,42 +273,19 @@ impl Jobs {
     }
 
     /// Sends the last update of a job, which was reported too soon after another.
-    pub(super) fn report_due(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-    ) {
-        let Some(job) = self.running.get_mut(&key) else { return };
+    pub(super) fn report_due(&mut self, key: JobKey) {
+        let Self { cx, peers, delivery, jobs } = self;
+        let Some(job) = jobs.running.get_mut(&key) else { return };
         if let Some(progress) = job.reported.next.take() {
             job.send_progress(cx, peers, delivery, progress);
         }
     }
 
-    fn insert(&mut self, key: JobKey, running: Running) {
-        let held = self.held.entry(running.caller.clone()).or_default();
-        held.jobs += 1;
-        held.bytes += running.bytes;
-        self.reported += usize::from(running.is_reported);
-        self.running.insert(key, running);
-    }
-
-    fn keys_where(&self, is_it: impl Fn(&Running) -> bool) -> Vec<JobKey> {
-        self.running.iter().filter(|(_, job)| is_it(job)).map(|(key, _)| *key).collect()
-    }
-
     /// Removes a job after sending its last progress.
-    fn take(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-    ) -> Option<Running> {
+    fn take_job(&mut self, key: JobKey) -> Option<Running> {
         // The last update is sent before the outcome, since a caller ignores progress of a settled call.
-        self.report_due(cx, peers, delivery, key);
-        self.forget(cx, key)
+        self.report_due(key);
+        self.jobs.forget(&mut self.cx, key)
     }
 }
 

@@ -241,6 +241,30 @@ impl Asked {
 }
 
 impl Call {
+    /// Creates a call that nobody has been sent yet.
+    fn new(core: &mut Core, request: Request, limit: Duration, wait: Duration) -> Self {
+        Self {
+            id: core.cx.ids.next_call(),
+            tool: request.tool.into(),
+            arguments: request.arguments,
+            named: request.owner,
+            meta: request.meta,
+            began: core.cx.now,
+            budget: Budget { limit, is_default: request.timeout.is_none() },
+            waits_until: later(core.cx.now, wait),
+            stage: Stage::Waiting,
+            detached: false,
+            earlier: EarlierOwners::default(),
+            declined: None,
+            began_at_owner: false,
+            rate: Window::default(),
+            late: None,
+            fallback: Fallback::Never,
+            turn: request.turn,
+            rest: None,
+        }
+    }
+
     pub(super) fn stage(&self) -> &Stage {
         &self.stage
     }
@@ -420,26 +444,7 @@ impl Outgoing {
         // name (`wire.md`, section 4.8).
         let is_local = request.owner.as_ref().is_none_or(|owner| owner == core.cx.local.identity())
             && core.cx.local.tools.iter().any(|tool| *tool.name() == name);
-        let mut call = Call {
-            id: core.cx.ids.next_call(),
-            tool: request.tool.as_str().into(),
-            arguments: request.arguments,
-            named: request.owner,
-            meta: request.meta,
-            began: core.cx.now,
-            budget: Budget { limit, is_default: request.timeout.is_none() },
-            waits_until: later(core.cx.now, wait),
-            stage: Stage::Waiting,
-            detached: false,
-            earlier: EarlierOwners::default(),
-            declined: None,
-            began_at_owner: false,
-            rate: Window::default(),
-            late: None,
-            fallback: Fallback::Never,
-            turn: request.turn,
-            rest: None,
-        };
+        let mut call = Call::new(core, request, limit, wait);
         if is_local {
             return Ok(self.run_or_ask(core, call, &name));
         }
@@ -678,21 +683,25 @@ fn time_left(cx: &Context, call: &Call) -> Duration {
 
 /// Builds a call's request, with the remaining time limit.
 fn request(core: &Core, call: &Call, instance: Option<&Instance>) -> (Meta, Message) {
-    let left = time_left(&core.cx, call);
-    let message = Message::ToolUseRequest(ToolUseRequest {
-        id: call.id.clone(),
-        tool_name: call.tool.to_string(),
-        parameters: call.arguments.clone(),
-        execution: Ok(call.fallback.execution()),
-        timeout_ms: Some(milliseconds(left)),
-        conversation_id: Some(core.cx.config.room.clone()),
-        message_id: None,
-    });
+    let message = tool_use(core, call, call.fallback.execution(), time_left(&core.cx, call));
     let meta = match instance {
         Some(instance) => codec::addressed(&call.meta, &ids::address_of(instance.as_str())),
         None => call.meta.clone(),
     };
     (meta, message)
+}
+
+/// Builds the message of a call's request, with this time limit.
+fn tool_use(core: &Core, call: &Call, execution: Execution, limit: Duration) -> Message {
+    Message::ToolUseRequest(ToolUseRequest {
+        id: call.id.clone(),
+        tool_name: call.tool.to_string(),
+        parameters: call.arguments.clone(),
+        execution: Ok(execution),
+        timeout_ms: Some(milliseconds(limit)),
+        conversation_id: Some(core.cx.config.room.clone()),
+        message_id: None,
+    })
 }
 
 /// Returns the request for observers, without the sign-in URL.

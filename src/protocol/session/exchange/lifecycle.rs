@@ -300,7 +300,7 @@ impl Exchange {
     /// Client: ends what an assistant shows, before the client unbinds it or takes another instance for it.
     fn end_shown(&mut self, core: &mut Core, id: &Identity) {
         self.views.end_seen(core, id);
-        self.incoming.end_observed(core, id);
+        self.incoming.observed.end_all(core, id);
     }
 
     /// Handles the end of the grace period of what left. It has not returned, since that ends the grace period. Another program
@@ -356,8 +356,7 @@ impl Exchange {
         self.outgoing.close(core, close);
         for key in core.jobs.keys() {
             let error = ToolError::new(ErrorCode::LOST, "the owner left");
-            let Core { cx, peers, delivery, jobs } = core;
-            if let Some(ended) = jobs.abort(cx, peers, delivery, key, StopReason::Leaving, error) {
+            if let Some(ended) = core.abort_job(key, StopReason::Leaving, error) {
                 self.incoming.job_aborted(core, ended);
             }
         }
@@ -403,7 +402,7 @@ impl Exchange {
             self.incoming.send_waiting_results(core, &id);
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
-                self.incoming.send_unsent(core, &id);
+                self.incoming.claims_again(core, &id);
                 self.outgoing.send_unsent(core, &id);
                 self.views.send_due_to(core, &id);
             }

@@ -15,7 +15,7 @@ use crate::{
             core::Core,
             delivery::{MAX_REFUSALS, NotSent, Part, Purpose, STREAM_REFUSED, wait_after_refusals},
             ids,
-            incoming::InboundRequest,
+            incoming::{InboundRequest, too_large},
             outgoing::{observe_progress, peer_error},
             peers::{HeldItem, Remote, SenderStanding},
             timers::Timer,
@@ -174,7 +174,7 @@ impl Exchange {
             Purpose::StopRequest => self.outgoing.stop_request_unsent(stanza),
             Purpose::Result(call) => match why {
                 SendFailure::TooLarge { size, limit } => {
-                    return self.incoming.replace_result(core, &to, &call, *size, *limit);
+                    return self.incoming.replace_result(core, &to, &call, too_large(*size, *limit));
                 }
                 SendFailure::Interrupted => self.incoming.result_unsent(&to, &call),
                 _ => {
@@ -271,7 +271,7 @@ impl Exchange {
                 core.peers.handle_registration_answer(&mut core.cx, id, answer);
             }
             Message::ToolUseResult(result) if is_bound => {
-                self.incoming.handle_observed_result(core, &result);
+                self.incoming.observed.end(core, &result);
             }
             Message::ToolProgress(it) if is_bound => observe_progress(core, it),
             Message::ViewUpdate(view) if is_bound => self.views.observe(core, id, received.stanza(), view),
@@ -338,7 +338,7 @@ impl Exchange {
     ) {
         match message {
             Message::ToolUseResult(result) => self.outgoing.handle_result(core, id, received, &result),
-            Message::Acknowledgement(_) if !is_counterpart(core, id) => {
+            Message::Acknowledgement(_) if !core.peers.has_counterpart(&core.cx, id) => {
                 core.cx.complain(id, Counter::NotPermitted)
             }
             Message::Acknowledgement(it) if it.is_claim() => {
@@ -366,11 +366,15 @@ impl Exchange {
                     }
                 }
             }
-            Message::Heartbeat if !is_counterpart(core, id) => core.cx.complain(id, Counter::Unauthorized),
+            Message::Heartbeat if !core.peers.has_counterpart(&core.cx, id) => {
+                core.cx.complain(id, Counter::Unauthorized)
+            }
             Message::Heartbeat => {
                 core.cx.set_timer(Timer::Heartbeat(id.clone()), core.cx.config.times.heartbeat);
             }
-            Message::ControlStop(_) if received.has_goodbye_mark() && is_counterpart(core, id) => {
+            Message::ControlStop(_)
+                if received.has_goodbye_mark() && core.peers.has_counterpart(&core.cx, id) =>
+            {
                 self.goodbye(core, id)
             }
             Message::ControlStop(stop) => self.outgoing.handle_stop(core, id, received, &stop),
@@ -413,7 +417,7 @@ impl Exchange {
         }
         delivery.withdraw(packet);
         let times = match delivery.refused(id, packet) {
-            Some((Purpose::Result(call), _)) => self.incoming.result_refused(core, id, &call, MAX_REFUSALS),
+            Some((Purpose::Result(call), _)) => self.incoming.result_refused(core, id, &call),
             Some((Purpose::Request(_), times)) => Some(times).filter(|times| *times < MAX_REFUSALS),
             _ => None,
         };
@@ -437,11 +441,6 @@ fn note_arrival(core: &mut Core, id: &Identity, stanza: i32) {
 /// Client: returns whether the sender may be an assistant.
 fn may_be_assistant(core: &Core, id: &Identity) -> bool {
     core.peers.get(id).is_some_and(|remote| core.peers.may_be_assistant(&core.cx, id, remote))
-}
-
-/// Assistant: returns whether the sender is one of its clients or is named by a call.
-fn is_counterpart(core: &Core, id: &Identity) -> bool {
-    core.peers.has_counterpart(&core.cx, id)
 }
 
 /// Returns whether an acknowledgement is a ping or pong. A ping of a peer that has completed the handshake is answered.

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use super::{Core, Form, InboundRequest, Incoming, Purpose, Timer, check_request, leaving, requested};
+use super::{
+    Core, Form, InboundRequest, Incoming, Purpose, RequestState, Timer, check_request, leaving, requested,
+};
 use crate::{
     clock::Instant,
     protocol::{
@@ -70,8 +72,10 @@ impl Incoming {
         core.cx.set_timer(Timer::ClaimDeadline(job), limit);
         core.delivery.await_acknowledgement(&inbound.caller, &sent, Purpose::Claim(call.clone()));
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
-        cache.begin(&inbound.request, Form::Frame, inbound.stanza, keep, job);
-        cache.claim(&call, Claim { job, stanza: sent.stanza, inbound, tool, began: core.cx.now, limit });
+        cache.begin(&inbound.request, Form::Frame, inbound.stanza, keep, RequestState::Claiming);
+        cache
+            .claims
+            .insert(call, Claim { job, stanza: sent.stanza, inbound, tool, began: core.cx.now, limit });
     }
 
     /// Sends a claim again, under its stanza. Returns `None` if it was answered.

@@ -1,6 +1,8 @@
 //! Writes what is sent about a request in the form in which the request came: as frames, or by LiveKit's RPC (`wire.md`,
 //! section 10.1). Nothing else of the requests depends on it.
 
+use bytes::Bytes;
+
 use super::{Core, InboundRequest, Refusal};
 use crate::{
     protocol::{
@@ -9,7 +11,6 @@ use crate::{
         session::{
             Counter,
             codec::{self, result_message},
-            context::Context,
             delivery::{Sent, text_packet},
             peers::Remote,
         },
@@ -70,7 +71,7 @@ pub(super) fn refuse_repeated(core: &mut Core, inbound: &InboundRequest, why: &s
     core.delivery.refuse_frame(&mut core.cx, &core.peers, &inbound.caller, 304, why, about);
 }
 
-/// Sends the result of a request by RPC. `began` states that its tool had started, whatever its code says.
+/// Sends the result of a request by RPC, in the version of the request. `began` states that its tool had started, whatever its code says.
 pub(super) fn send_result(
     core: &mut Core,
     caller: &Identity,
@@ -79,24 +80,45 @@ pub(super) fn send_result(
     began: bool,
 ) -> Option<Sent> {
     let Core { cx, peers, delivery, .. } = core;
-    let packet = packet_of(cx, caller, peers.get(caller)?, version, result, began);
+    let (described, streams) = (peers.get(caller)?.description(), cx.config.streams);
+    let id = result.id.as_str();
+    let response = |outcome| Packet::rpc(caller.clone(), RpcMessage::Response(RpcResponse::new(id, outcome)));
+    let too_large = |size, limit| {
+        let text = format!("the result has {size} bytes; the limit is {limit} bytes");
+        response(Err(rpc::error(&ErrorCode::RESULT_TOO_LARGE, &text, true)))
+    };
+    let protocol = described.map_or(0, Participant::protocol);
+    let payload = rpc::answer(result, began);
+    let size = payload.as_ref().map_or(0, Bytes::len);
+    let is_small = size <= rpc::MAX_PAYLOAD;
+    let packet = match (version, payload) {
+        (_, Err(error)) => response(Err(error)),
+        (RequestForm::Packet, Ok(payload)) if is_small => response(Ok(payload)),
+        (RequestForm::Stream, Ok(payload)) if !streams && is_small => response(Ok(payload)),
+        (RequestForm::Packet, _) if protocol == 0 || !streams => too_large(size, rpc::MAX_PAYLOAD),
+        _ if size > rpc::MAX_STREAM => too_large(size, rpc::MAX_STREAM),
+        (RequestForm::Packet | RequestForm::Stream, Ok(payload)) => {
+            let attributes = rpc::result_attributes(id);
+            text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
+        }
+    };
     Some(delivery.post_rpc(cx, packet))
 }
 
 /// Sends an error that is not kept.
-pub(in crate::protocol::session) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
+pub(crate) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
     let message = RpcMessage::Response(RpcResponse::new(id.as_str(), Err(error)));
     core.delivery.send_rpc(&mut core.cx, Packet::rpc(to.clone(), message));
 }
 
 impl Refusal {
     /// Returns what counts it.
-    pub(in crate::protocol::session) fn counter(&self) -> Counter {
+    pub(crate) fn counter(&self) -> Counter {
         if self.code == ErrorCode::BUSY { Counter::Busy } else { Counter::Refused }
     }
 
     /// Returns the refusal as an error of RPC. Nothing has run.
-    pub(in crate::protocol::session) fn for_rpc(&self) -> RpcError {
+    pub(crate) fn for_rpc(&self) -> RpcError {
         let code = if self.is_unbound { ErrorCode::from("not_bound") } else { self.code.clone() };
         rpc::error(&code, &self.text, false)
     }
@@ -107,49 +129,11 @@ impl InboundRequest {
     ///
     /// # Errors
     /// Why its payload cannot be read.
-    pub(in crate::protocol::session) fn by_rpc(
-        core: &Core,
-        call: &RpcCall,
-        payload: &[u8],
-    ) -> Result<Self, Refusal> {
+    pub(crate) fn by_rpc(core: &Core, call: &RpcCall, payload: &[u8]) -> Result<Self, Refusal> {
         let longest = core.cx.config.times.longest_call;
         let refused = |error: ToolError| Refusal::new(error.code(), error.message());
         let form = Form::Rpc { join: call.caller.sid().clone(), version: call.form };
         let request = call.request(payload, longest).map_err(refused)?;
         Ok(Self::new(call.caller.identity(), request, form))
-    }
-}
-
-/// Returns the packet of an answer, in the version of its request.
-fn packet_of(
-    cx: &mut Context,
-    caller: &Identity,
-    remote: &Remote,
-    version: RequestForm,
-    result: &ToolUseResult,
-    began: bool,
-) -> Packet {
-    let id = result.id.as_str();
-    let response = |outcome| Packet::rpc(caller.clone(), RpcMessage::Response(RpcResponse::new(id, outcome)));
-    let too_large = |size, limit| {
-        let text = format!("the result has {size} bytes; the limit is {limit} bytes");
-        response(Err(rpc::error(&ErrorCode::RESULT_TOO_LARGE, &text, true)))
-    };
-    let payload = match rpc::answer(result, began) {
-        Ok(payload) => payload,
-        Err(error) => return response(Err(error)),
-    };
-    let (described, streams) = (remote.description(), cx.config.streams);
-    let protocol = described.map_or(0, Participant::protocol);
-    let is_small = payload.len() <= rpc::MAX_PAYLOAD;
-    match version {
-        RequestForm::Packet if is_small => response(Ok(payload)),
-        RequestForm::Stream if !streams && is_small => response(Ok(payload)),
-        RequestForm::Packet if protocol == 0 || !streams => too_large(payload.len(), rpc::MAX_PAYLOAD),
-        _ if payload.len() > rpc::MAX_STREAM => too_large(payload.len(), rpc::MAX_STREAM),
-        RequestForm::Packet | RequestForm::Stream => {
-            let attributes = rpc::result_attributes(id);
-            text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
-        }
     }
 }

@@ -19,7 +19,7 @@ const MAX_OBSERVED: usize = 64;
 
 /// The server-executed calls that the bound assistant has shown and that have not ended, in the order of their start.
 #[derive(Debug, Default)]
-pub(super) struct Observed(VecDeque<Call>);
+pub(in crate::protocol::session) struct Observed(VecDeque<Call>);
 
 #[derive(Debug)]
 struct Call {
@@ -61,7 +61,7 @@ impl Observed {
     }
 
     /// Notes the end of a call that the assistant ran itself.
-    pub(super) fn end(&mut self, core: &mut Core, result: &ToolUseResult) {
+    pub(crate) fn end(&mut self, core: &mut Core, result: &ToolUseResult) {
         let found = self.0.iter().position(|call| call.id == result.id);
         let Some(call) = found.and_then(|at| self.0.remove(at)) else {
             return core.cx.count(Counter::Late); // it started before the client joined
@@ -75,12 +75,12 @@ impl Observed {
     }
 
     /// Ends all calls of an assistant that the client binds no longer, or whose instance was replaced.
-    pub(super) fn end_all(&mut self, core: &mut Core, id: &Identity) {
+    pub(crate) fn end_all(&mut self, core: &mut Core, id: &Identity) {
         self.end_if(core, |call| call.by == *id);
     }
 
     /// Ends the calls whose result must have been lost, as during an outage of the client.
-    pub(super) fn expire(&mut self, core: &mut Core) {
+    pub(crate) fn expire(&mut self, core: &mut Core) {
         let now = core.cx.now;
         self.end_if(core, |call| call.until <= now);
     }

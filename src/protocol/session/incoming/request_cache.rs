@@ -27,11 +27,11 @@ pub(in crate::protocol::session) struct Refusal {
 
 impl Refusal {
     /// Creates the refusal of a request for which there is no room, which this text names.
-    pub(in crate::protocol::session) fn busy(limit: &str) -> Self {
+    pub(crate) fn busy(limit: &str) -> Self {
         Self::new(ErrorCode::BUSY, format!("{limit}{NOTHING_RAN}"))
     }
 
-    pub(in crate::protocol::session) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
+    pub(crate) fn new(code: ErrorCode, text: impl Into<Box<str>>) -> Self {
         Self { code, text: text.into(), is_unbound: false }
     }
 }
@@ -49,13 +49,13 @@ pub(super) struct RequestCache {
     /// The entries whose answers were sent by RPC, by the time until which they are kept: nothing acknowledges them.
     kept: SortedSet<(Instant, CallId)>,
     /// The stanzas of answers that are kept no longer.
-    released: Vec<i32>,
+    pub(super) released: Vec<i32>,
     /// The calls that were stopped before their requests arrived, by the stanza of the stop.
     tombstones: SortedSet<(u32, CallId)>,
     /// The claimed requests that may not start yet.
     pub(super) claims: SortedMap<CallId, Claim>,
     /// The bytes of unacknowledged results.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// How long the answers of an absent caller are kept.
     until: Option<Instant>,
     /// The highest absolute stanza of a dropped entry. A request at or below it runs only if it is in the table.
@@ -108,7 +108,7 @@ pub(super) struct UnacknowledgedResult {
     /// The answer's position among the caller's answers.
     order: u64,
     /// The stanza under which the answer was sent; `None` while it waits for the caller to be reachable.
-    sent: Option<i32>,
+    pub(super) sent: Option<i32>,
     /// How often the caller refused its stream.
     refusals: u32,
     /// Whether the answer must state that the tool had started, although its code otherwise proves that it had not.
@@ -117,18 +117,8 @@ pub(super) struct UnacknowledgedResult {
 }
 
 impl UnacknowledgedResult {
-    pub(super) fn new(message: Message, size: usize) -> Self {
-        Self { message, size, order: 0, sent: None, refusals: 0, states_start: false }
-    }
-
-    /// Sets whether the answer must state that the tool had started.
-    pub(super) fn of_begun(mut self, states_start: bool) -> Self {
-        self.states_start = states_start;
-        self
-    }
-
-    pub(super) fn sent(&self) -> Option<i32> {
-        self.sent
+    pub(super) fn new(message: Message, size: usize, states_start: bool) -> Self {
+        Self { message, size, order: 0, sent: None, refusals: 0, states_start }
     }
 }
 
@@ -193,16 +183,6 @@ impl RequestCache {
         }
     }
 
-    /// Returns the form of a request.
-    pub(super) fn form_of(&self, id: &CallId) -> Option<&Form> {
-        self.find(id).map(|entry| &entry.form)
-    }
-
-    /// Takes the stanzas of answers that are kept no longer.
-    pub(super) fn take_released(&mut self) -> Vec<i32> {
-        std::mem::take(&mut self.released)
-    }
-
     /// Returns the number of remembered requests.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -218,11 +198,6 @@ impl RequestCache {
         // A request without a stanza cannot be compared. Once an entry has been dropped, it may be a
         // repetition of that one.
         stanza.is_none_or(|stanza| stanza.unsigned_abs() <= self.floor) && self.floor > 0
-    }
-
-    /// Returns the bytes of unacknowledged results.
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Returns whether a result is unacknowledged and its caller may still acknowledge it.
@@ -249,28 +224,19 @@ impl RequestCache {
         Ok(())
     }
 
-    /// Adds an entry for a request that runs.
+    /// Adds an entry for a request that runs or is claimed.
     pub(super) fn begin(
         &mut self,
         request: &ToolUseRequest,
         form: Form,
         stanza: Option<i32>,
         keep: Duration,
-        job: JobKey,
+        state: RequestState,
     ) {
-        let state = RequestState::Running(job);
         let entry = self.entry(Some(request), stanza.map_or(0, i32::unsigned_abs), keep, state);
         let entry = CachedRequest { form, ..entry };
         self.highest = self.highest.max(entry.stanza);
         self.entries.insert(request.id.clone(), entry);
-    }
-
-    /// Marks a request as claimed.
-    pub(super) fn claim(&mut self, id: &CallId, claim: Claim) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.state = RequestState::Claiming;
-            self.claims.insert(id.clone(), claim);
-        }
     }
 
     /// Marks a claimed request as running, because the claim was granted.
@@ -365,12 +331,6 @@ impl RequestCache {
         answer.refusals
     }
 
-    /// Sets the stanza under which the answer of a call was sent; `None` means that it must be sent again under another
-    /// one. Returns the previous stanza.
-    pub(super) fn note_sent(&mut self, id: &CallId, sent: Option<i32>) -> Option<i32> {
-        std::mem::replace(&mut self.answer_of(id)?.sent, sent)
-    }
-
     /// Returns the calls whose answers have never been sent, in the order of the answers.
     pub(super) fn answers_not_sent(&self) -> Vec<CallId> {
         let answers = self.answered.iter().filter_map(|id| match &self.entries.get(id)?.state {
@@ -386,7 +346,9 @@ impl RequestCache {
     /// Notes that an answer was sent by RPC under this stanza. It is kept for a repeated request, and in case that its packet
     /// was not sent.
     pub(super) fn sent_by_rpc(&mut self, now: Instant, id: &CallId, stanza: i32) {
-        self.note_sent(id, Some(stanza));
+        if let Some(answer) = self.answer_of(id) {
+            answer.sent = Some(stanza);
+        }
         self.answered.remove(id);
         self.may_drop(now, id);
         if let Some(until) = self.find(id).and_then(|entry| entry.until) {
@@ -396,11 +358,8 @@ impl RequestCache {
 
     /// Notes that an answer was not sent, or must be sent again. It must be kept until it is. Returns its stanza.
     pub(super) fn unsent(&mut self, id: &CallId) -> Option<i32> {
-        let entry = self.entries.get_mut(id)?;
-        let (until, stanza, order) = (entry.until.take(), entry.stanza, entry.order);
-        let sent = self.note_sent(id, None);
-        if let Some(until) = until {
-            self.unindex(id, until, stanza, order);
+        let sent = self.answer_of(id)?.sent.take();
+        if self.must_keep(id) {
             self.answered.insert(id.clone());
         }
         sent
@@ -441,11 +400,9 @@ impl RequestCache {
         keep: Duration,
         state: RequestState,
     ) -> CachedRequest {
-        let fingerprint = request.map(fingerprint);
-        let form = Form::Frame;
         CachedRequest {
-            fingerprint,
-            form,
+            fingerprint: request.map(fingerprint),
+            form: Form::Frame,
             stanza,
             instance: self.instance,
             order: 0,
@@ -493,11 +450,7 @@ impl RequestCache {
 
     /// Marks a settled entry as one that may be dropped.
     fn may_drop(&mut self, now: Instant, id: &CallId) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        if let Some(before) = entry.until.take() {
-            let (stanza, order) = (entry.stanza, entry.order);
-            self.unindex(id, before, stanza, order);
-        }
+        self.must_keep(id);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let until = later(now, entry.keep);
         if entry.form.is_rpc() {
@@ -509,10 +462,14 @@ impl RequestCache {
         self.oldest.insert((entry.stanza, entry.order, id.clone()));
     }
 
-    fn unindex(&mut self, id: &CallId, until: Instant, stanza: u32, order: u64) {
+    /// Marks an entry as one that must be kept. Returns whether it was one that may be dropped.
+    fn must_keep(&mut self, id: &CallId) -> bool {
+        let Some(entry) = self.entries.get_mut(id) else { return false };
+        let Some(until) = entry.until.take() else { return false };
         self.droppable.remove(&(until, id.clone()));
-        self.oldest.remove(&(stanza, order, id.clone()));
+        self.oldest.remove(&(entry.stanza, entry.order, id.clone()));
         self.kept.remove(&(until, id.clone()));
+        true
     }
 
     /// Drops an entry and raises the floor to its stanza.
@@ -527,10 +484,8 @@ impl RequestCache {
 
     fn remove(&mut self, id: &CallId) -> Option<CachedRequest> {
         self.release(id);
+        self.must_keep(id);
         let entry = self.entries.remove(id)?;
-        if let Some(until) = entry.until {
-            self.unindex(id, until, entry.stanza, entry.order);
-        }
         self.tombstones.remove(&(entry.stanza, id.clone()));
         Some(entry)
     }
@@ -571,8 +526,12 @@ mod tests {
         }
     }
 
+    fn running(job: u64) -> RequestState {
+        RequestState::Running(JobKey(job))
+    }
+
     fn answer(size: usize) -> UnacknowledgedResult {
-        UnacknowledgedResult::new(Message::Heartbeat, size)
+        UnacknowledgedResult::new(Message::Heartbeat, size, false)
     }
 
     fn limits(change: fn(&mut RequestCaps)) -> Caps {
@@ -586,7 +545,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 2);
         for (n, id) in ["a", "b"].into_iter().enumerate() {
-            table.begin(&request(id), Form::Frame, Some(-(n as i32) - 5), KEEP, JobKey(n as u64));
+            table.begin(&request(id), Form::Frame, Some(-(n as i32) - 5), KEEP, running(n as u64));
             table.answer(&CallId::known(id), answer(1));
         }
         assert_eq!(table.make_room(&limits), Err(Full), "an answer that is not acknowledged stays");
@@ -605,7 +564,7 @@ mod tests {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 2);
         for (stanza, id, keep) in [(-1, "a", 10 * KEEP), (-3, "b", KEEP)] {
-            table.begin(&request(id), Form::Frame, Some(stanza), keep, JobKey(0));
+            table.begin(&request(id), Form::Frame, Some(stanza), keep, running(0));
             table.answer(&CallId::known(id), answer(1));
             table.acknowledged(now, &CallId::known(id));
         }
@@ -620,7 +579,7 @@ mod tests {
     fn bytes_of_answers_are_capped() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_bytes = 100);
-        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, JobKey(0));
+        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, running(0));
         table.answer(&CallId::known("a"), answer(100));
         assert_eq!(table.make_room(&limits), Err(Full));
         table.acknowledged(now, &CallId::known("a"));
@@ -631,7 +590,7 @@ mod tests {
     fn a_refusal_is_remembered_by_entry_or_floor() {
         let (mut table, now) = (RequestCache::default(), an_instant());
         let limits = limits(|caps| caps.table_entries = 1);
-        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, JobKey(0));
+        table.begin(&request("a"), Form::Frame, Some(-1), KEEP, running(0));
         table.refuse(now, &request("b"), Some(-2), KEEP, Refusal::new(ErrorCode::BUSY, ""), &limits);
         assert!(table.find(&CallId::known("b")).is_none() && table.is_below_floor(Some(-2)));
     }

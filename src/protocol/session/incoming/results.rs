@@ -11,7 +11,7 @@ use crate::{
         frame::{Acknowledgement, Message, Meta},
         session::{
             codec,
-            delivery::{Sent, Unfit},
+            delivery::{MAX_REFUSALS, Sent, Unfit},
             recipients::Feature,
         },
     },
@@ -90,16 +90,29 @@ impl Incoming {
         }
     }
 
-    /// Replaces a result that is too large for the transport with an error.
+    /// Replaces a result that is too large for the transport, or that its caller has refused, with an error.
     pub(crate) fn replace_result(
         &mut self,
         core: &mut Core,
         caller: &Identity,
         call: &CallId,
-        size: usize,
-        limit: usize,
+        error: ToolError,
     ) {
-        self.put_error_in_place(core, caller, call, too_large(size, limit));
+        let message = result_message(&core.cx.config.room, call, Err(error));
+        let Some(cache) = self.caches.get_mut(caller) else { return };
+        let Some(answer) = cache.answer_of(call) else { return };
+        // The message that did not fit may be such an error itself. Sending another one at once would repeat
+        // this forever.
+        let is_second = code_of(&answer.message) == Some(&ErrorCode::RESULT_TOO_LARGE);
+        answer.message = message;
+        let sent = cache.unsent(call);
+        let has_room = sent.is_some_and(|stanza| core.delivery.forget_frame(caller, stanza));
+        if !is_second {
+            self.send_result(core, caller, call);
+        }
+        if has_room {
+            self.retransmit(core, caller);
+        }
     }
 
     /// Handles the caller's refusal of the stream with a result. Returns the number of refusals, unless the result was
@@ -109,13 +122,12 @@ impl Incoming {
         core: &mut Core,
         caller: &Identity,
         call: &CallId,
-        most: u32,
     ) -> Option<u32> {
         let times = self.caches.get_mut(caller)?.count_refusal(call);
-        if times >= most {
+        if times >= MAX_REFUSALS {
             let text = format!("the caller refused the result {times} times");
             let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
-            self.put_error_in_place(core, caller, call, error);
+            self.replace_result(core, caller, call, error);
             return None;
         }
         let sent = self.caches.get_mut(caller).and_then(|cache| cache.unsent(call));
@@ -162,7 +174,7 @@ impl Incoming {
             size = size_of_answer(&message);
         }
         let Some(cache) = self.caches.get_mut(caller) else { return };
-        cache.answer(call, UnacknowledgedResult::new(message, size).of_begun(states_start));
+        cache.answer(call, UnacknowledgedResult::new(message, size, states_start));
         self.send_result(core, caller, call);
     }
 
@@ -178,7 +190,7 @@ impl Incoming {
     /// Withdraws a large result that is being sent because its caller has stopped the call.
     pub(super) fn withdraw_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
-        let sent = cache.answer_of(call).and_then(|answer| answer.sent());
+        let sent = cache.answer_of(call).and_then(|answer| answer.sent);
         // A result in one packet is sent already or about to be, and withdrawing it would save nothing.
         let Some(stanza) = sent.filter(|stanza| core.delivery.is_large(caller, *stanza)) else { return };
         tracing::debug!(%call, stanza, "the result of a stopped call is withdrawn");
@@ -192,7 +204,8 @@ impl Incoming {
     /// Sets the timer of a caller's remembered requests, which have changed.
     pub(super) fn set_expiry(&mut self, core: &mut Core, caller: &Identity) {
         let timer = Timer::Table(caller.clone());
-        for stanza in self.caches.get_mut(caller).map(RequestCache::take_released).unwrap_or_default() {
+        let released = self.caches.get_mut(caller).map(|cache| std::mem::take(&mut cache.released));
+        for stanza in released.unwrap_or_default() {
             core.delivery.forget_frame(caller, stanza);
         }
         match self.caches.get(caller).and_then(RequestCache::next_expiry) {
@@ -201,32 +214,14 @@ impl Incoming {
         }
     }
 
-    fn put_error_in_place(&mut self, core: &mut Core, caller: &Identity, call: &CallId, error: ToolError) {
-        let message = result_message(&core.cx.config.room, call, Err(error));
-        let Some(cache) = self.caches.get_mut(caller) else { return };
-        let Some(answer) = cache.answer_of(call) else { return };
-        // The message that did not fit may be such an error itself. Sending another one at once would repeat
-        // this forever.
-        let is_second = code_of(&answer.message) == Some(&ErrorCode::RESULT_TOO_LARGE);
-        answer.message = message;
-        let sent = cache.unsent(call);
-        let has_room = sent.is_some_and(|stanza| core.delivery.forget_frame(caller, stanza));
-        if !is_second {
-            self.send_result(core, caller, call);
-        }
-        if has_room {
-            self.retransmit(core, caller);
-        }
-    }
-
     /// Sends a result. If it was sent before, the stanza stays the same. An acknowledged result is not sent.
     fn send_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) -> Option<Sent> {
         let cache = self.caches.get_mut(caller)?;
-        let form = cache.form_of(call)?.clone();
+        let form = cache.find(call)?.form.clone();
         let remote = core.peers.get(caller).filter(|remote| form.reaches(core, caller, remote))?;
         let acknowledges = remote.lists(Feature::Ack);
         let answer = cache.answer_of(call)?;
-        let (mut message, before, began) = (answer.message.clone(), answer.sent(), answer.states_start);
+        let (mut message, before, began) = (answer.message.clone(), answer.sent, answer.states_start);
         if let (Form::Rpc { version, .. }, Message::ToolUseResult(result)) = (&form, &message) {
             if before.is_some() {
                 return None; // nothing acknowledges it, so it is sent once
@@ -261,9 +256,8 @@ impl Incoming {
         match &sent {
             Ok(sent) if acknowledges => {
                 if let Some(answer) = cache.answer_of(call) {
-                    answer.message = message;
+                    (answer.message, answer.sent) = (message, Some(sent.stanza));
                 }
-                cache.note_sent(call, Some(sent.stanza));
                 core.delivery.await_acknowledgement(caller, sent, Purpose::Result(call.clone()));
             }
             Ok(_) => cache.acknowledged(core.cx.now, call), // a plain caller acknowledges nothing, so the result is sent once
@@ -282,9 +276,8 @@ impl Incoming {
         let most = core.cx.config.caps.requests.table_bytes;
         let Some(cache) = self.caches.get_mut(caller) else { return Ok(()) };
         cache.drop_kept(most.saturating_sub(size));
-        let kept = cache.kept_bytes();
-        let room = most.saturating_sub(kept);
-        if kept > 0 && size > room { Err(room) } else { Ok(()) }
+        let room = most.saturating_sub(cache.bytes);
+        if cache.bytes > 0 && size > room { Err(room) } else { Ok(()) }
     }
 }
 
@@ -299,7 +292,7 @@ fn size_of_answer(message: &Message) -> usize {
     result.result.as_ref().map_or(0, |body| body.as_bytes().len()) + text
 }
 
-fn too_large(size: usize, limit: usize) -> ToolError {
+pub(crate) fn too_large(size: usize, limit: usize) -> ToolError {
     ToolError::new(
         ErrorCode::RESULT_TOO_LARGE,
         format!("the result with its frame has {size} bytes; the limit is {limit} bytes"),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Context, Delivery, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
+use super::{Context, Core, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
 use crate::{
     clock::Instant,
     protocol::session::{CallKey, ids::Instance},
@@ -51,7 +51,7 @@ struct OpenQuestion {
 }
 
 /// An instance of a caller's program, or the join of a caller that shows none.
-type Run = Result<Instance, Option<Sid>>;
+pub(super) type Run = Result<Instance, Option<Sid>>;
 
 /// A consent for the session. It is valid for this tool definition and this instance of the caller.
 #[derive(Debug, PartialEq)]
@@ -70,40 +70,6 @@ impl Jobs {
     pub(crate) fn awaiting_consent_of_peers(&self) -> Vec<JobKey> {
         let is_of_peer = |key: &&JobKey| self.running.get(key).is_some_and(|job| job.own.is_none());
         self.consents.open.keys().filter(is_of_peer).copied().collect()
-    }
-
-    /// Handles a person's answer to a question.
-    pub(crate) fn answer(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-        is_allowed: bool,
-    ) -> Verdict {
-        if !self.awaits_consent(key) {
-            return Verdict::Nothing;
-        }
-        if is_allowed {
-            return self.allow(cx, peers, delivery, key);
-        }
-        self.refuse(cx, peers, delivery, key, "the person denied the request")
-    }
-
-    /// Handles a question without an answer in time.
-    pub(crate) fn time_out_question(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-    ) -> Verdict {
-        if !self.awaits_consent(key) {
-            return Verdict::Nothing;
-        }
-        // The driver still shows the question, and must take it away.
-        cx.output(Output::Abort { key, reason: StopReason::Deadline });
-        self.refuse(cx, peers, delivery, key, "nobody answered the question in time")
     }
 
     /// Returns the outcome that a driver may report for a job. A job that still waits for consent can only have failed.
@@ -136,15 +102,10 @@ impl Jobs {
     pub(super) fn ask_or_execute(
         &mut self,
         cx: &mut Context,
-        peers: &Peers,
         now: Instant,
         job: Job,
+        run: Run,
     ) -> Option<Ended> {
-        let run = run_of(peers, &job.caller);
-        self.ask_for(cx, now, job, run)
-    }
-
-    fn ask_for(&mut self, cx: &mut Context, now: Instant, job: Job, run: Run) -> Option<Ended> {
         let tool =
             cx.local.tool(job.tool.as_str()).filter(|tool| self.consents.must_ask(tool, &job.caller, &run));
         let Some(tool) = tool.cloned() else {
@@ -173,28 +134,49 @@ impl Jobs {
         cx.output(Output::Ask(question));
         None
     }
+}
 
-    fn allow(&mut self, cx: &mut Context, peers: &Peers, delivery: &mut Delivery, key: JobKey) -> Verdict {
-        cx.timers.cancel(&Timer::Consent(key));
-        let Some(OpenQuestion { mut job, shown, run }) = self.consents.open.remove(&key) else {
+impl Core {
+    /// Handles a person's answer to a question.
+    pub(crate) fn answer_question(&mut self, key: JobKey, is_allowed: bool) -> Verdict {
+        if is_allowed {
+            return self.allow(key);
+        }
+        self.refuse(key, "the person denied the request")
+    }
+
+    /// Handles a question without an answer in time.
+    pub(crate) fn time_out_question(&mut self, key: JobKey) -> Verdict {
+        if !self.jobs.awaits_consent(key) {
+            return Verdict::Nothing;
+        }
+        // The driver still shows the question, and must take it away.
+        self.cx.output(Output::Abort { key, reason: StopReason::Deadline });
+        self.refuse(key, "nobody answered the question in time")
+    }
+
+    fn allow(&mut self, key: JobKey) -> Verdict {
+        let Self { cx, jobs, .. } = self;
+        let Some(OpenQuestion { mut job, shown, run }) = jobs.consents.open.remove(&key) else {
             return Verdict::Nothing;
         };
+        cx.timers.cancel(&Timer::Consent(key));
         let Some(tool) = cx.local.tool(job.tool.as_str()).cloned() else {
             let error = ToolError::new(ErrorCode::UNKNOWN_TOOL, "the tool is no longer offered");
-            return self.finish(cx, peers, delivery, key, Err(error)).into();
+            return self.finish_job(key, Err(error)).into();
         };
         if tool != shown {
-            return self.ask_for(cx, cx.now, job, run).into(); // the person agreed to another definition of the tool
+            return jobs.ask_or_execute(cx, cx.now, job, run).into(); // the person agreed to another definition of the tool
         }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
-            self.consents.grant(&tool, &job.caller, run);
+            jobs.consents.grant(&tool, &job.caller, run);
         }
         // The tool's own limit covers its run, not the person's answer.
         let mut verdict = Verdict::Nothing;
         if let Some(own) = tool.tool_options().timeout
             && let Some(end) = cx.now.checked_add(own)
             && end < job.deadline
-            && let Some(running) = self.running.get_mut(&key)
+            && let Some(running) = jobs.running.get_mut(&key)
         {
             (job.deadline, job.limit, running.limit) = (end, own, own);
             match running.own {
@@ -209,16 +191,11 @@ impl Jobs {
         verdict
     }
 
-    fn refuse(
-        &mut self,
-        cx: &mut Context,
-        peers: &Peers,
-        delivery: &mut Delivery,
-        key: JobKey,
-        why: &str,
-    ) -> Verdict {
-        let error = ToolError::new(ErrorCode::PERMISSION_DENIED, why);
-        self.finish(cx, peers, delivery, key, Err(error)).into()
+    fn refuse(&mut self, key: JobKey, why: &str) -> Verdict {
+        if !self.jobs.awaits_consent(key) {
+            return Verdict::Nothing;
+        }
+        self.finish_job(key, Err(ToolError::new(ErrorCode::PERMISSION_DENIED, why))).into()
     }
 }
 
@@ -264,7 +241,7 @@ impl From<Option<Ended>> for Verdict {
     }
 }
 
-fn run_of(peers: &Peers, caller: &Identity) -> Run {
+pub(super) fn run_of(peers: &Peers, caller: &Identity) -> Run {
     let remote = peers.get(caller);
     match remote.and_then(|remote| remote.present_instance()) {
         Some(instance) => Ok(instance.clone()),

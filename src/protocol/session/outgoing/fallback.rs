@@ -77,14 +77,14 @@ impl Outgoing {
     }
 
     /// Handles a client's claim. It is granted if it arrives before the claim window ends.
-    pub(in crate::protocol::session) fn handle_claim(
+    pub(crate) fn handle_claim(
         &mut self,
         core: &mut Core,
         id: &Identity,
         incoming: &Received,
         it: &Acknowledgement,
     ) {
-        if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+        if !core.peers.has_counterpart(&core.cx, id) {
             return core.cx.complain(id, Counter::NotPermitted);
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
@@ -110,7 +110,7 @@ impl Outgoing {
     }
 
     /// Grants the claims of this owner again, since the earlier grants may not have been sent.
-    pub(in crate::protocol::session) fn grants_again(&mut self, core: &mut Core, id: &Identity) {
+    pub(crate) fn grants_again(&mut self, core: &mut Core, id: &Identity) {
         let granted = |call: &Call| match call.fallback {
             Fallback::Claimed(stanza) if !call.began_at_owner => Some((stanza, call.id.clone())),
             _ => None,
@@ -122,7 +122,7 @@ impl Outgoing {
     }
 
     /// Handles the end of the claim window.
-    pub(in crate::protocol::session) fn claim_window_over(&mut self, core: &mut Core, key: CallKey) {
+    pub(crate) fn claim_window_over(&mut self, core: &mut Core, key: CallKey) {
         if self.may_run_instead(key, Fallback::UntilClaimed) {
             self.run_instead(core, key, &Instead::Withdrawn);
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, milliseconds, outcome::reached_limit};
+use super::{CallKey, Core, JobKey, Outgoing, Stage, Timer, outcome::reached_limit, tool_use};
 use crate::{
     protocol::{
-        frame::{Message, Meta, ToolUseRequest},
+        frame::{Message, Meta},
         session::{
             Output,
             codec::result_message,
@@ -47,7 +47,7 @@ impl Outgoing {
         let Some((job, running)) = self.show_own(core, key, tool, limit, visibility) else { return };
         let Some(call) = self.calls.get(&key) else { return };
         let (meta, arguments) = (call.meta.to_body(), call.arguments.clone());
-        if let Some(ended) = core.jobs.start(&mut core.cx, &core.peers, job, running, arguments, meta) {
+        if let Some(ended) = core.start_job(job, running, arguments, meta) {
             self.local_job_ended(core, key, ended);
         }
     }
@@ -72,15 +72,7 @@ impl Outgoing {
         let job = core.cx.next_job_key();
         self.calls.set_stage(key, Stage::Own(job));
         let call = self.calls.get(&key)?;
-        let request = ToolUseRequest {
-            id: call.id.clone(),
-            tool_name: tool.to_string(),
-            parameters: call.arguments.clone(),
-            execution: Ok(Execution::Server),
-            timeout_ms: Some(milliseconds(limit)),
-            conversation_id: Some(core.cx.config.room.clone()),
-            message_id: None,
-        };
+        let request = tool_use(core, call, Execution::Server, limit);
         let running = Running {
             caller: core.cx.local.identity().clone(),
             join: core.cx.local.participant.sid().clone(),
@@ -97,18 +89,13 @@ impl Outgoing {
         };
         let meta = call.meta.clone();
         core.cx.set_timer(Timer::Deadline(key), limit);
-        disclose(core, tool, visibility, &meta, Message::ToolUseRequest(request));
+        disclose(core, tool, visibility, &meta, request);
         self.requested(core, key);
         Some((job, running))
     }
 
     /// Handles the outcome of a local job.
-    pub(in crate::protocol::session) fn local_job_ended(
-        &mut self,
-        core: &mut Core,
-        key: CallKey,
-        ended: Ended,
-    ) {
+    pub(crate) fn local_job_ended(&mut self, core: &mut Core, key: CallKey, ended: Ended) {
         let Ended { job, outcome, .. } = ended;
         let Some(call) = self.calls.get(&key) else { return };
         let (limit, tool, began) = (call.budget.limit, call.tool.clone(), job.reported.anything());

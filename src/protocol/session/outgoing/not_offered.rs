@@ -49,11 +49,7 @@ impl Outgoing {
 }
 
 /// Returns the error of a call of a tool that nobody offers, or not the participant that is wanted.
-pub(in crate::protocol::session) fn why_nobody(
-    core: &Core,
-    tool: &str,
-    wanted: Option<&Identity>,
-) -> CallError {
+pub(crate) fn why_nobody(core: &Core, tool: &str, wanted: Option<&Identity>) -> CallError {
     if core.cx.local.cannot_publish() {
         return CallError::NotAllowed;
     }
@@ -85,7 +81,7 @@ pub(super) fn wanted<'a>(core: &'a Core, call: &'a Call) -> Option<&'a Identity>
 }
 
 /// Returns the reason why this participant was not sent a call of this tool.
-pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
+pub(crate) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
     let Some(remote) = core.peers.get(owner).filter(|remote| remote.is_here()) else {
         let mut here: Vec<_> = core.peers.present().map(|(id, _)| id.clone()).collect();
         let more = here.len().saturating_sub(NAMES_SHOWN);
@@ -112,7 +108,7 @@ pub(in crate::protocol::session) fn why_not(core: &Core, tool: &str, owner: &Ide
 
 /// Returns the clients that completed the handshake but have not registered. With `wanted`, only that client is
 /// considered.
-pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
+pub(crate) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
     let is_it = |id: &Identity, remote: &Remote| {
         remote.is_crossed()
             && remote.lists(Feature::Register)
@@ -128,7 +124,7 @@ pub(in crate::protocol::session) fn unregistered(core: &Core, wanted: Option<&Id
 ///
 /// With `wanted`, only that client is considered. A client that has sent nothing since its registration was due is left
 /// out.
-pub(in crate::protocol::session) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
+pub(crate) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
     let mut clients = unregistered(core, wanted);
     clients.retain(|id| core.peers.get(id).is_some_and(Remote::is_settled));
     clients
@@ -173,7 +169,8 @@ fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
 /// Returns the reason why these participants have not registered tools. A client that does not accept the local
 /// participant as an assistant never sends a Configuration.
 fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
-    let unannounced = !is_announced(core);
+    // Until the room must have announced the local participant to the others.
+    let unannounced = core.cx.local.unannounced_until.is_some_and(|until| core.cx.now < until);
     let has_answered = |id: &Identity| core.peers.get(id).is_some_and(Remote::is_crossed);
     match NotAssistant::of(&core.cx.local.participant) {
         Some(why) if !unannounced && !owners.iter().any(has_answered) => not_accepted(core, owners, why),
@@ -183,11 +180,6 @@ fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
 
 fn not_accepted(core: &Core, by: Vec<Identity>, why: NotAssistant) -> NotOffered {
     NotOffered::NotAccepted { by, caller: core.cx.local.identity().clone(), why }
-}
-
-/// Returns whether the room must have announced the local participant to the others by now.
-fn is_announced(core: &Core) -> bool {
-    core.cx.local.unannounced_until.is_none_or(|until| core.cx.now >= until)
 }
 
 fn not_admitted(tool: &str, id: &Identity, remote: &Remote, why: NotAdmitted) -> NotOffered {

@@ -15,7 +15,8 @@ use crate::{
         },
     },
     tool::{
-        CallError, CallId, ErrorCode, LossCause, NotOffered, Progress, StopReason, Tool, ToolError, ToolName,
+        BargeIn, CallError, CallId, ErrorCode, LossCause, NotOffered, Progress, StopReason, Tool, ToolError,
+        ToolName,
     },
     transport::Identity,
     value::{Value, prefix},
@@ -26,7 +27,7 @@ const MAX_LIMIT_TEXT: usize = 256;
 
 impl Outgoing {
     /// Handles a result, whether or not it belongs to an open call of the sender.
-    pub(in crate::protocol::session) fn handle_result(
+    pub(crate) fn handle_result(
         &mut self,
         core: &mut Core,
         id: &Identity,
@@ -73,7 +74,7 @@ impl Outgoing {
             }
         } else {
             core.cx.complain(id, Counter::NotPermitted);
-            if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+            if !core.peers.has_counterpart(&core.cx, id) {
                 return;
             }
             // The call is forgotten here. The acknowledgement lets the client forget its result too.
@@ -94,12 +95,7 @@ impl Outgoing {
     }
 
     /// Handles a peer's error (type 1). A refusal of a call settles it.
-    pub(in crate::protocol::session) fn handle_error(
-        &mut self,
-        core: &mut Core,
-        id: &Identity,
-        error: ErrorMessage,
-    ) {
+    pub(crate) fn handle_error(&mut self, core: &mut Core, id: &Identity, error: ErrorMessage) {
         let originating = error.originating_id.as_deref().map(CallId::known);
         if let Some(key) = originating.as_ref().and_then(|call| self.call_owned_by(core, call, id)) {
             // The error may answer the request that an earlier instance was sent, even if this instance has
@@ -118,7 +114,7 @@ impl Outgoing {
                 }
                 return;
             }
-        } else if !core.peers.get(id).is_some_and(|remote| core.peers.is_counterpart(&core.cx, id, remote)) {
+        } else if !core.peers.has_counterpart(&core.cx, id) {
             return core.cx.complain(id, Counter::NotPermitted);
         }
         peer_error(core, id, error);
@@ -140,12 +136,7 @@ impl Outgoing {
     }
 
     /// Settles a call on behalf of the local participant. Its owner, if any, is asked to stop.
-    pub(in crate::protocol::session) fn settle_call(
-        &mut self,
-        core: &mut Core,
-        key: CallKey,
-        result: Result<Value, CallError>,
-    ) {
+    pub(crate) fn settle_call(&mut self, core: &mut Core, key: CallKey, result: Result<Value, CallError>) {
         let reason = match &result {
             Err(CallError::Timeout { .. }) => StopReason::Deadline,
             Err(CallError::Closed(_) | CallError::NotInRoom(_)) => StopReason::Leaving,
@@ -156,12 +147,7 @@ impl Outgoing {
     }
 
     /// Settles a call as cancelled. Its owner, if any, is sent the reason.
-    pub(in crate::protocol::session) fn cancel_call(
-        &mut self,
-        core: &mut Core,
-        key: CallKey,
-        reason: StopReason,
-    ) {
+    pub(crate) fn cancel_call(&mut self, core: &mut Core, key: CallKey, reason: StopReason) {
         self.settle_and_stop(core, key, Err(CallError::Cancelled), reason);
     }
 
@@ -194,19 +180,14 @@ impl Outgoing {
     }
 
     /// Marks a call whose outcome no caller waits for. The call continues.
-    pub(in crate::protocol::session) fn detach(&mut self, key: CallKey) {
+    pub(crate) fn detach(&mut self, key: CallKey) {
         if let Some(call) = self.calls.get_mut(&key).filter(|call| call.rest.is_none()) {
             call.detached = true;
         }
     }
 
     /// Handles a request of which no packet was sent. The owner needs no stop.
-    pub(in crate::protocol::session) fn request_unsent(
-        &mut self,
-        core: &mut Core,
-        call: &CallId,
-        why: &SendFailure,
-    ) {
+    pub(crate) fn request_unsent(&mut self, core: &mut Core, call: &CallId, why: &SendFailure) {
         let Some(key) = self.calls.key_of(call) else { return };
         let Some(call) = self.calls.get(&key).filter(|call| call.asked().is_some_and(|asked| !asked.again))
         else {
@@ -222,7 +203,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::protocol::session) fn deadline(&mut self, core: &mut Core, key: CallKey) {
+    pub(crate) fn deadline(&mut self, core: &mut Core, key: CallKey) {
         let Some(call) = self.calls.get(&key) else { return };
         // A call that found no owner says why, which helps more than the time that it waited.
         let error = if call.is_waiting() && call.earlier.last().is_none() {
@@ -234,7 +215,7 @@ impl Outgoing {
     }
 
     /// Handles the end of a peer's grace period. Calls that it was sent in another join than its present one are lost.
-    pub(in crate::protocol::session) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
+    pub(crate) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
         let here = core.peers.get(id).and_then(|remote| remote.sid()).cloned();
         // An owner that was called by RPC keeps its requests when it joins again: LiveKit's SDKs do.
         self.lose_calls(core, id, LossCause::Left, |asked| match asked.rpc {
@@ -245,7 +226,7 @@ impl Outgoing {
 
     /// Handles the start of another instance of the owner's program. Idempotent calls of the old instance are sent
     /// again to a participant that offers the tool. The others are lost when the Configurations have crossed.
-    pub(in crate::protocol::session) fn reassign_calls(&mut self, core: &mut Core, id: &Identity) {
+    pub(crate) fn reassign_calls(&mut self, core: &mut Core, id: &Identity) {
         let Some(remote) = core.peers.get(id) else { return };
         let idempotent = |call: &Call| {
             let is_it = |tool: &&Tool| tool.name().as_str() == &*call.tool;
@@ -281,7 +262,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::protocol::session) fn lose_calls(
+    pub(crate) fn lose_calls(
         &mut self,
         core: &mut Core,
         id: &Identity,
@@ -324,34 +305,49 @@ impl Outgoing {
         for timer in [Timer::Deadline(key), Timer::OwnerWait(key), Timer::ClaimWindow(key)] {
             core.cx.timers.cancel(&timer);
         }
-        let execution = call.execution();
         let owner = match call.stage() {
             Stage::Own(_) => Some(core.cx.local.identity().clone()),
-            Stage::Asked(asked) => Some(asked.owner.clone()),
-            Stage::Waiting => None,
+            Stage::Asked(_) | Stage::Waiting => call.owner(),
         };
         // A barge-in has already emitted the outcome of this call, and each call has exactly one.
         if let Some(rest) = call.rest {
-            return self.rest_ended(core, call, rest, owner, result);
+            if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
+                core.cx.count(Counter::Late);
+                core.cx.note_late(&call.id);
+            }
+            if rest == BargeIn::Report {
+                self.report_late(core, call, owner, result, None);
+            }
+            return;
         }
         core.cx.log.result_size(core.cx.local.participant.identity(), &call.id, &result);
         let outcome = result.as_ref().map(|_| ()).map_err(CallError::code);
-        let took = core.cx.now.saturating_duration_since(call.began);
-        core.cx.event(Event::Settled {
-            call: call.id.clone(),
-            tool: call.tool.to_string(),
-            execution,
-            owner: owner.clone(),
-            by: core.cx.local.identity().clone(),
-            outcome,
-            took,
-        });
+        report_settled(core, &call, owner.clone(), outcome);
         if *call.tool == *ToolName::EVENT {
-            self.event_ended(core, call, owner, result);
+            let event = Some(call.arguments.clone());
+            self.report_late(core, call, owner, result, event);
         } else if !call.detached {
             core.cx.output(Output::Settled { key, result });
         }
     }
+}
+
+/// Reports the outcome of a call to its caller.
+pub(super) fn report_settled(
+    core: &mut Core,
+    call: &Call,
+    owner: Option<Identity>,
+    outcome: Result<(), ErrorCode>,
+) {
+    core.cx.event(Event::Settled {
+        call: call.id.clone(),
+        tool: call.tool.to_string(),
+        execution: call.execution(),
+        owner,
+        by: core.cx.local.identity().clone(),
+        outcome,
+        took: core.cx.now.saturating_duration_since(call.began),
+    });
 }
 
 /// Reports a peer's error that settles no call.

@@ -77,7 +77,7 @@ impl Outgoing {
         }
         if call.rate.admits(core.cx.now, most) {
             self.report_late_progress(core, key);
-        } else if !core.cx.timers.is_set(&Timer::LateProgress(key)) {
+        } else {
             core.cx.set_timer(Timer::LateProgress(key), Window::LENGTH);
         }
     }

@@ -1,7 +1,7 @@
 //! Shows calls that another system makes and runs, and that the assistant reports to the room (`wire.md`,
 //! section 4.14).
 
-use super::{Budget, Call, Core, EarlierOwners, Fallback, JobKey, Outgoing, Request, Stage, Window, later};
+use super::{Call, Core, JobKey, Outgoing, Request};
 use crate::{
     protocol::session::codec,
     tool::{CallId, ReportError, ToolName},
@@ -14,34 +14,16 @@ const REPORTED: &str = "bridge.reported";
 
 impl Outgoing {
     /// Shows a call to the room that runs elsewhere.
-    pub(in crate::protocol::session) fn report(
+    pub(crate) fn report(
         &mut self,
         core: &mut Core,
         mut request: Request,
     ) -> Result<(JobKey, CallId), ReportError> {
         let tool = self.check_report(core, &request)?;
         request.meta.set_bool(REPORTED, true);
-        let limit = request.timeout.unwrap_or(core.cx.config.times.longest_call);
-        let call = Call {
-            id: core.cx.ids.next_call(),
-            tool: request.tool.into(),
-            arguments: request.arguments,
-            named: None,
-            meta: request.meta,
-            began: core.cx.now,
-            budget: Budget { limit, is_default: false },
-            waits_until: later(core.cx.now, limit),
-            stage: Stage::Waiting,
-            detached: true,
-            earlier: EarlierOwners::default(),
-            declined: None,
-            began_at_owner: false,
-            rate: Window::default(),
-            late: None,
-            fallback: Fallback::Never,
-            turn: None,
-            rest: None,
-        };
+        let limit = *request.timeout.get_or_insert(core.cx.config.times.longest_call);
+        let new = Call::new(core, request, limit, limit);
+        let call = Call { named: None, turn: None, detached: true, ..new };
         let id = call.id.clone();
         let key = self.insert_call(core, call);
         match self.report_job(core, key, &tool) {

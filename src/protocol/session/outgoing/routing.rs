@@ -1,7 +1,7 @@
 //! Chooses the participant that runs a call, before the call is sent (`wire.md`, section 4.6).
 
 use super::{
-    CallKey, Core, Outgoing, Remote, Selected, Timer,
+    Call, CallKey, Core, Outgoing, Remote, Selected, Timer,
     fallback::preferring_client,
     not_offered::{wanted, why_not},
     rpc::by_rpc,
@@ -32,7 +32,7 @@ impl Outgoing {
     }
 
     /// Looks for owners of the waiting calls.
-    pub(in crate::protocol::session) fn look_for_owners(&mut self, core: &mut Core) {
+    pub(crate) fn look_for_owners(&mut self, core: &mut Core) {
         core.peers.note_change();
         let waiting: Vec<_> = self.calls.waiting().map(|(key, _)| key).collect();
         for key in waiting {
@@ -64,12 +64,7 @@ impl Outgoing {
 
     /// Handles the answer of the author's function. If the owners, or their joins, have changed since and it named none
     /// that it was shown, the choice is made again.
-    pub(in crate::protocol::session) fn owner_selected(
-        &mut self,
-        core: &mut Core,
-        key: CallKey,
-        named: Option<Identity>,
-    ) {
+    pub(crate) fn owner_selected(&mut self, core: &mut Core, key: CallKey, named: Option<Identity>) {
         let Some(asked) = self.selections.remove(&key) else { return };
         let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) else { return };
         let choice = match self.choose(core, &call.tool, call.named.as_ref()) {
@@ -97,7 +92,7 @@ impl Outgoing {
         self.apply_choice(core, key, choice);
     }
 
-    pub(in crate::protocol::session) fn no_owner(&mut self, core: &mut Core, key: CallKey) {
+    pub(crate) fn no_owner(&mut self, core: &mut Core, key: CallKey) {
         if let Some(call) = self.calls.get(&key).filter(|call| call.is_waiting()) {
             if core.cx.now < call.waits_until {
                 let left = call.waits_until.saturating_duration_since(core.cx.now);
@@ -122,20 +117,21 @@ impl Outgoing {
     }
 
     /// Greets a participant that a waiting call names and starts its timeout.
-    pub(in crate::protocol::session) fn expect(&mut self, core: &mut Core, id: &Identity) {
-        if !core.cx.is_client() && (self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id)) {
+    pub(crate) fn expect(&mut self, core: &mut Core, id: &Identity) {
+        if !core.cx.is_client() && self.is_wanted(core, id) {
             core.peers.expect(&mut core.cx, &mut core.delivery, id);
         }
     }
 
-    /// Returns whether a call waits for exactly this participant.
-    fn is_wanted_by_a_call(&self, core: &Core, id: &Identity) -> bool {
-        self.calls.waiting().any(|(_, call)| wanted(core, call) == Some(id))
+    /// Returns whether a call, or the application, waits for exactly this participant.
+    fn is_wanted(&self, core: &Core, id: &Identity) -> bool {
+        let waits = |(_, call): (CallKey, &Call)| wanted(core, call) == Some(id);
+        self.expected.contains_key(id) || self.calls.waiting().any(waits)
     }
 
     /// Starts the timeouts of peers that have not answered. The server has announced the local participant, so they can
     /// answer now.
-    pub(in crate::protocol::session) fn start_silence_timeouts(&mut self, core: &mut Core) {
+    pub(crate) fn start_silence_timeouts(&mut self, core: &mut Core) {
         for id in core.peers.ids() {
             if core.cx.timers.is_set(&Timer::Silent(id.clone())) {
                 core.cx.timers.cancel(&Timer::Silent(id.clone()));
@@ -146,9 +142,8 @@ impl Outgoing {
 
     /// Handles a participant that a call waits for and that did not answer the local Configuration. It is called as a
     /// plain peer.
-    pub(in crate::protocol::session) fn handle_silence(&mut self, core: &mut Core, id: &Identity) {
-        let is_wanted = self.expected.contains_key(id) || self.is_wanted_by_a_call(core, id);
-        if is_wanted && core.peers.time_out_silence(&mut core.cx, id) {
+    pub(crate) fn handle_silence(&mut self, core: &mut Core, id: &Identity) {
+        if self.is_wanted(core, id) && core.peers.time_out_silence(&mut core.cx, id) {
             self.look_for_owners(core);
         }
     }

@@ -97,33 +97,22 @@ impl Outgoing {
     }
 
     /// Returns whether a call by RPC that this participant was sent has a request of this id, or had one.
-    pub(in crate::protocol::session) fn has_asked_by_rpc(
-        &self,
-        core: &Core,
-        owner: &Identity,
-        id: &str,
-    ) -> bool {
+    pub(crate) fn has_asked_by_rpc(&self, core: &Core, owner: &Identity, id: &str) -> bool {
         self.find_by_rpc(core, owner, id).is_some()
     }
 
     /// Handles the acknowledgement of a request by RPC.
-    pub(in crate::protocol::session) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
-        match self.find_by_rpc(core, by, id) {
-            Some(Found::Open(key)) => {
-                let stanza = self.calls.get(&key).and_then(Call::asked).map(|asked| asked.stanza);
-                if let Some(stanza) = stanza {
-                    core.delivery.forget_frame(by, stanza);
-                }
-                self.request_delivered(core, key);
+    pub(crate) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
+        if let Some(Found::Open(key)) = self.find_by_rpc(core, by, id) {
+            if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
+                core.delivery.forget_frame(by, asked.stanza);
             }
-            Some(Found::Former | Found::Settled(_)) => {}
-            None if core.peers.is_rpc_ping(by, id) => {}
-            None => core.cx.complain(by, Counter::NotPermitted),
+            self.request_delivered(core, key);
         }
     }
 
     /// Handles the answer to a request by RPC.
-    pub(in crate::protocol::session) fn handle_rpc_answer(
+    pub(crate) fn handle_rpc_answer(
         &mut self,
         core: &mut Core,
         by: &Identity,

@@ -291,11 +291,8 @@ impl Settled {
             // after their cancellation.
             *self.places.entry(place).or_default() += 1;
         }
-        match gone.stop {
-            Stop::Waiting => {
-                self.waiting.insert(gone.asked.stanza, call.clone());
-            }
-            Stop::Sent(_) | Stop::Unwanted | Stop::Known => {}
+        if gone.stop == Stop::Waiting {
+            self.waiting.insert(gone.asked.stanza, call.clone());
         }
     }
 
@@ -316,11 +313,8 @@ impl Settled {
                 self.places.remove(&place);
             }
         }
-        match gone.stop {
-            Stop::Waiting => {
-                self.waiting.remove(&gone.asked.stanza);
-            }
-            Stop::Sent(_) | Stop::Unwanted | Stop::Known => {}
+        if gone.stop == Stop::Waiting {
+            self.waiting.remove(&gone.asked.stanza);
         }
     }
 }
@@ -341,7 +335,7 @@ impl Outgoing {
         self.set_settled_timer(core);
     }
 
-    pub(in crate::protocol::session) fn expire_settled(&mut self, core: &mut Core) {
+    pub(crate) fn expire_settled(&mut self, core: &mut Core) {
         while let Some(first) = self.settled.first(Some(core.cx.now)) {
             self.forget_settled(core, &first);
         }

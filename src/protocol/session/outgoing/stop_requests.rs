@@ -66,7 +66,7 @@ impl Outgoing {
 
     /// Sends the stop requests that have not been sent. With `again`, after a change of sids, it also sends the
     /// unacknowledged ones again, each under its stanza.
-    pub(in crate::protocol::session) fn send_stops(&mut self, core: &mut Core, to: &Identity, again: bool) {
+    pub(crate) fn send_stops(&mut self, core: &mut Core, to: &Identity, again: bool) {
         if !core.peers.is_reachable(to) {
             return;
         }
@@ -98,19 +98,19 @@ impl Outgoing {
     }
 
     /// Notes that the assistant acknowledged a stop request.
-    pub(in crate::protocol::session) fn stop_request_acknowledged(&mut self, stanza: i32) {
+    pub(crate) fn stop_request_acknowledged(&mut self, stanza: i32) {
         self.stop_requests.0.retain(|stop| stop.sent != Some(stanza));
     }
 
     /// Handles a stop request whose packet was not sent. It waits until the assistant is reachable.
-    pub(in crate::protocol::session) fn stop_request_unsent(&mut self, stanza: i32) {
+    pub(crate) fn stop_request_unsent(&mut self, stanza: i32) {
         for stop in self.stop_requests.0.iter_mut().filter(|stop| stop.sent == Some(stanza)) {
             stop.sent = None;
         }
     }
 
     /// Forgets the stop requests to an assistant that is gone, or whose instance was replaced. Its calls have ended.
-    pub(in crate::protocol::session) fn forget_stops(&mut self, core: &mut Core, of: &Identity) {
+    pub(crate) fn forget_stops(&mut self, core: &mut Core, of: &Identity) {
         self.retain_stops(core, |stop| stop.assistant != *of);
     }
 

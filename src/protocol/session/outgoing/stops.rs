@@ -49,18 +49,14 @@ impl Outgoing {
     }
 
     /// Sends the waiting stops of an owner that is reachable again.
-    pub(in crate::protocol::session) fn send_waiting_stops(&mut self, core: &mut Core, owner: &Identity) {
+    pub(crate) fn send_waiting_stops(&mut self, core: &mut Core, owner: &Identity) {
         for call in self.settled.waiting_stops(owner) {
             self.stop_owner(core, &call);
         }
     }
 
     /// Sends a replaced instance that has returned a stop for each of its calls that has ended since.
-    pub(in crate::protocol::session) fn stop_calls_ended_meanwhile(
-        &mut self,
-        core: &mut Core,
-        owner: &Identity,
-    ) {
+    pub(crate) fn stop_calls_ended_meanwhile(&mut self, core: &mut Core, owner: &Identity) {
         let Some(instance) = core.peers.get(owner).and_then(Remote::instance).cloned() else { return };
         for call in self.settled.may_be_run_by(core.cx.now, owner, &instance) {
             self.stop_replaced(core, owner, &call);

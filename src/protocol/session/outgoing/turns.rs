@@ -4,7 +4,9 @@ use std::{collections::VecDeque, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::{Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey};
+use super::{
+    Call, CallKey, Core, Counter, Event, Fallback, Outgoing, Request, Stage, TurnKey, outcome::report_settled,
+};
 use crate::{
     protocol::session::Output,
     sorted::SortedMap,
@@ -85,22 +87,14 @@ impl Outgoing {
         let Some(turn) = request.turn else { return Ok(()) };
         let asked = self.turns.open.get_mut(&turn).ok_or(CallError::TurnOver)?;
         let kind = kind_of(request);
-        let known = asked.len();
-        match asked.get_mut(&kind) {
-            Some(times) if *times >= limit => {
-                Err(CallError::TooManyEqual { tool: request.tool.as_str().into(), limit })
-            }
-            Some(times) => {
-                *times += 1;
-                Ok(())
-            }
-            None => {
-                if known < MAX_KINDS {
-                    asked.insert(kind, 1);
-                }
-                Ok(())
-            }
+        let times = asked.get(&kind).copied();
+        if times.is_some_and(|times| times >= limit) {
+            return Err(CallError::TooManyEqual { tool: request.tool.as_str().into(), limit });
         }
+        if times.is_some() || asked.len() < MAX_KINDS {
+            *asked.entry(kind).or_default() += 1;
+        }
+        Ok(())
     }
 
     /// Stops all open calls whose rule is `cancel`, on behalf of a participant with that right.
@@ -117,37 +111,8 @@ impl Outgoing {
         }
     }
 
-    /// Handles the end of a call that a barge-in had settled for its caller.
-    pub(super) fn rest_ended(
-        &mut self,
-        core: &mut Core,
-        call: Call,
-        rest: BargeIn,
-        owner: Option<Identity>,
-        result: Result<Value, CallError>,
-    ) {
-        if matches!(result, Ok(_) | Err(CallError::Tool(_))) {
-            core.cx.count(Counter::Late);
-            core.cx.note_late(&call.id);
-        }
-        if rest == BargeIn::Report {
-            self.report_late(core, call, owner, result, None);
-        }
-    }
-
-    /// Keeps a reported event for the model.
-    pub(super) fn event_ended(
-        &mut self,
-        core: &mut Core,
-        call: Call,
-        owner: Option<Identity>,
-        result: Result<Value, CallError>,
-    ) {
-        let event = Some(call.arguments.clone());
-        self.report_late(core, call, owner, result, event);
-    }
-
-    fn report_late(
+    /// Keeps the outcome of a call, or a reported event, for the model.
+    pub(super) fn report_late(
         &mut self,
         core: &mut Core,
         call: Call,
@@ -190,18 +155,8 @@ impl Outgoing {
         self.report_late_progress(core, key);
         let Some(call) = self.calls.get_mut(&key) else { return };
         call.rest = Some(rule);
-        let (id, tool, began, execution) =
-            (call.id.clone(), call.tool.to_string(), call.began, call.execution());
         let owner = call.owner().unwrap_or_else(|| core.cx.local.identity().clone());
-        core.cx.event(Event::Settled {
-            call: id,
-            tool,
-            execution,
-            owner: Some(owner),
-            by: core.cx.local.identity().clone(),
-            outcome: Err(error.code()),
-            took: core.cx.now.saturating_duration_since(began),
-        });
+        report_settled(core, call, Some(owner), Err(error.code()));
         core.cx.output(Output::Settled { key, result: Err(error) });
     }
 
