@@ -280,7 +280,7 @@ impl Delivery {
         }
         if !is_kept {
             let waits = !matches!(why, SendFailure::TooLarge { .. });
-            self.posted.unsent(packet, waits);
+            self.posted.unsent(packet, Some(&to).filter(|_| waits));
             return waits.then_some(NotSent { to, stanza, purpose: Purpose::Once, was_never_sent: false });
         }
         let frame = self.frames.frame_mut(&to, stanza)?;

@@ -84,6 +84,8 @@ pub(super) struct Letter {
     pub(super) stanza: i32,
     pub(super) rule: Rule,
     at: Instant,
+    /// Whom it waits for. What was for the room waits under the local identity.
+    waits_for: Option<Identity>,
 }
 
 impl Letter {
@@ -104,7 +106,10 @@ impl Posted {
         while self.sent.len() >= MAX_POSTED || self.sent.front().is_some_and(is_old) {
             self.sent.pop_front();
         }
-        self.sent.push_back(Letter { packet: packet.clone(), stanza, rule, at: now });
+        if rule != Rule::Again {
+            self.waiting.retain(|it| it.rule != rule || it.packet.to != packet.to);
+        }
+        self.sent.push_back(Letter { packet: packet.clone(), stanza, rule, at: now, waits_for: None });
         limit_large(&mut self.sent);
     }
 
@@ -124,10 +129,11 @@ impl Posted {
         self.sent.get(at).map(|it| (it.packet.to.as_slice(), it.stanza))
     }
 
-    /// Notes that a packet was not sent. With `waits` it is sent again later.
-    pub(super) fn unsent(&mut self, packet: u64, waits: bool) {
+    /// Notes that a packet was not sent. It is sent again later, unless it waits for nobody.
+    pub(super) fn unsent(&mut self, packet: u64, waits_for: Option<&Identity>) {
         let Ok(at) = self.sent.binary_search_by_key(&packet, |it| it.packet.id) else { return };
-        let Some(letter) = self.sent.remove(at).filter(|_| waits) else { return };
+        let Some(mut letter) = self.sent.remove(at).filter(|_| waits_for.is_some()) else { return };
+        letter.waits_for = waits_for.cloned();
         if self.waiting.len() >= MAX_POSTED {
             self.waiting.pop_front();
         }
@@ -138,7 +144,7 @@ impl Posted {
     /// Takes the packets that wait, in their order: those to this participant first, or all. Leaves out those that a later
     /// one has replaced.
     pub(super) fn take_waiting(&mut self, of: Option<&Identity>) -> VecDeque<Letter> {
-        let is_taken = |it: &Letter| of.is_none_or(|of| it.packet.to.first().is_none_or(|first| first == of));
+        let is_taken = |it: &Letter| of.is_none() || it.packet.to.is_empty() || it.waits_for.as_ref() == of;
         let (mut taken, rest): (VecDeque<_>, _) =
             std::mem::take(&mut self.waiting).into_iter().partition(is_taken);
         self.waiting = rest;
@@ -214,7 +220,7 @@ mod tests {
         posted.note(now, &packet(7, "b", 9), 1, about("y"));
         posted.is_kept(4);
         for id in 1..=7 {
-            posted.unsent(id, true);
+            posted.unsent(id, Some(&"a".into()));
         }
         assert_eq!(waiting(&mut posted, Some("b")), [7]);
         assert_eq!(waiting(&mut posted, None), [2, 3, 5]);

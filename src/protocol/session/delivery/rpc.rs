@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Context, Counter, Delivery, Sent, posted::Rule};
 use crate::{
-    protocol::rpc,
+    protocol::{rpc, session::peers::Peers},
     transport::{Compression, Identity, Packet, Participant, RpcMessage, RpcRequest, TextStream},
 };
 
@@ -18,10 +18,12 @@ const PING_TIMEOUT_MS: u32 = 1_000;
 const WORTH_COMPRESSING: usize = 200;
 
 impl Delivery {
-    /// Sends an acknowledgement or a refusal of RPC, which nobody else keeps.
-    pub(crate) fn send_rpc(&mut self, cx: &mut Context, mut packet: Packet) {
+    /// Sends an acknowledgement or a refusal of RPC, which nobody else keeps. One for a participant without rights is not sent
+    /// again.
+    pub(crate) fn send_rpc(&mut self, cx: &mut Context, peers: &Peers, mut packet: Packet) {
         packet.id = self.next_packet();
-        self.emit_once(cx, packet, 0, Rule::Again);
+        let may_call = packet.to.first().is_some_and(|to| peers.may_call_by_rpc(cx, to));
+        self.emit_once(cx, packet, 0, if may_call { Rule::Again } else { Rule::Never });
     }
 
     /// Pings a participant by a request for a method that nobody has, under this id. The ping is followed by the next.

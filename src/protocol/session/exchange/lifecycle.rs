@@ -211,7 +211,7 @@ impl Exchange {
                     }
                     Some(_) => {}
                     None => {
-                        if !core.peers.get(id).is_some_and(Remote::is_plain) {
+                        if instance.is_some() && !core.peers.get(id).is_some_and(Remote::is_plain) {
                             self.incoming.end_earlier_joins(core, id);
                         }
                         // The plain requests before may be of another run. Its floor must not apply to this

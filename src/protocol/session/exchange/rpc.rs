@@ -226,5 +226,5 @@ fn refuse_server(core: &mut Core, call: &RpcCall) {
 fn acknowledge(core: &mut Core, call: &RpcCall) {
     let mut packet = Packet::rpc(call.caller.identity().clone(), RpcMessage::Ack { id: call.id.clone() });
     packet.overtakes = true; // a caller waits 7 s for it, and a large result may be on its way
-    core.delivery.send_rpc(&mut core.cx, packet);
+    core.delivery.send_rpc(&mut core.cx, &core.peers, packet);
 }

@@ -108,7 +108,7 @@ pub(super) fn send_result(
 /// Sends an error that is not kept.
 pub(crate) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
     let message = RpcMessage::Response(RpcResponse::new(id.as_str(), Err(error)));
-    core.delivery.send_rpc(&mut core.cx, Packet::rpc(to.clone(), message));
+    core.delivery.send_rpc(&mut core.cx, &core.peers, Packet::rpc(to.clone(), message));
 }
 
 impl Refusal {

@@ -151,7 +151,7 @@ impl RequestCache {
 
     /// Does that for what was requested in frames, and keeps the answers by RPC.
     pub(super) fn end_frames(&mut self, now: Instant) -> u32 {
-        let by_rpc = |id: &CallId| self.form_of(id).is_some_and(Form::is_rpc);
+        let by_rpc = |id: &CallId| self.find(id).is_some_and(|entry| entry.form.is_rpc());
         let in_frames: Vec<_> = self.answered.iter().filter(|id| !by_rpc(id)).cloned().collect();
         for id in in_frames {
             self.acknowledged(now, &id);

@@ -131,8 +131,8 @@ impl Peers {
         }
         // Nothing that the server announced about another join gives this one a right. It is known by the author's own
         // word, or as the process of the announced join, which has proven that.
-        let continues = is_configuration && self.continues(cx, from, remote, incoming);
-        if !continues && !(is_configuration && self.is_named(cx, id)) {
+        let continues = self.continues(cx, from, remote, incoming);
+        if !is_configuration || !(continues || self.is_named(cx, id)) {
             return SenderStanding::Early;
         }
         self.move_provisionally(cx, delivery, from, continues);

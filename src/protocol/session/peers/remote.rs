@@ -274,8 +274,7 @@ impl Remote {
         if let Some(present) = self.present_instance().filter(|it| it.as_str() == text && self.is_at(sid)) {
             return present.clone();
         }
-        // The oldest one: a later one of the same text had no proof.
-        let mut known = self.former.iter().map(|(former, _)| former).chain(self.instance());
+        let mut known = self.instance().into_iter().chain(self.former.iter().map(|(former, _)| former));
         let known = known.find(|it| it.as_str() == text);
         known.filter(|_| is_proven()).cloned().unwrap_or_else(|| Instance::new(text, sid))
     }
@@ -322,7 +321,7 @@ impl Remote {
     pub(super) fn take_rank(&mut self, next: u64) {
         let shown = self.process.as_mut().filter(|_| self.join.shows_process);
         let known = shown.as_ref().and_then(|process| process.rank);
-        let rank = *self.join.rank.get_or_insert(known.unwrap_or(next));
+        let rank = *self.join.rank.get_or_insert_with(|| known.unwrap_or(next));
         if let Some(process) = shown {
             process.rank = Some(rank);
         }
