@@ -243,7 +243,7 @@ impl Endpoint {
         {
             self.ended_there.entry(it.id.clone()).or_insert(self.clock);
         }
-        let bytes = recorded.decoded.as_ref().and_then(|decoded| self.as_it_would_read(decoded, from));
+        let bytes = recorded.decoded.as_ref().and_then(|decoded| self.as_it_would_read(decoded));
         let bytes = bytes.unwrap_or_else(|| recorded.payload.clone());
         // The session that was recorded read a compressed frame, which it may have refused.
         #[cfg(feature = "deflate")]
@@ -264,7 +264,7 @@ impl Endpoint {
     }
 
     /// Rewrites a frame for this session: its own instance and stanzas replace the recorded ones.
-    fn as_it_would_read(&self, decoded: &DecodedFrame, from: &Peer) -> Option<Bytes> {
+    fn as_it_would_read(&self, decoded: &DecodedFrame) -> Option<Bytes> {
         let (frame, mut message) = (&decoded.frame, None);
         let mut meta = meta_of(frame);
         if frame.meta_str("bridge.to").is_some() && !self.for_others.contains(&decoded.about) {

@@ -9,9 +9,7 @@ use std::{
 use bytes::Bytes;
 use toolbridge::{
     Assistant, Client, ClientBuilder, CloseReason, Identity, JoinError, Outcome, Role, Tool, ToolContext,
-    ToolError, ToolName, ToolOptions, ToolSource, Value,
-    frame::Frame,
-    memory,
+    ToolError, ToolName, ToolOptions, ToolSource, Value, memory,
     recording::{
         Direction, Entry, Happened, Moment, RecordError, Recorded, Recorder, RecorderOptions, Recording,
         Redact, RoomEvent, redact, repair,

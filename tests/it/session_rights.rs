@@ -352,7 +352,7 @@ fn sec_i3_instance_shown_to_an_earlier_bearer_of_the_identity_runs_nothing() {
         let ran = world.executed.len();
         world.leave("brain");
         let thief = Peer::new("brain", "PA_thief");
-        let meta = Meta::new().with_text("bridge.instance", &*stolen).with_bool("bridge.heard", true);
+        let meta = Meta::new().with_text("bridge.instance", &stolen).with_bool("bridge.heard", true);
         world.send_bytes_as(&thief, &["phone"], &bytes(-100_000, &meta, &configuration()));
         let erase =
             ToolUseRequest::new("x1".parse().unwrap(), "erase", Value::empty(), Ok(Execution::Client));

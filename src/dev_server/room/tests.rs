@@ -645,7 +645,7 @@ fn sec_i13_join_with_a_token_of_other_rights_is_warned_of_once() {
             world.join_as(with_role("brain", "assistant"));
             world.warnings();
             world.join_as(weak.clone());
-            assert_eq!(world.warnings(), [String::new(); 0], "{difference}: the same again");
+            assert!(world.warnings().is_empty(), "{difference}: the same again");
             assert!(world.rooms.participant(other.key).is_some());
         }
     }
@@ -679,7 +679,7 @@ fn participant_resumes_and_rejoins_with_every_token_that_it_has() {
     }
     for token in [refreshed, own, first] {
         world.join_as(token);
-        assert_eq!(world.warnings(), [String::new(); 0]);
+        assert!(world.warnings().is_empty());
     }
 }
 
@@ -692,7 +692,7 @@ fn rights_of_a_participant_that_left_long_ago_are_forgotten() {
     world.now += 61 * SECOND;
     world.read();
     world.join("brain");
-    assert_eq!(world.warnings(), [String::new(); 0]);
+    assert!(world.warnings().is_empty());
     for n in 0..1000 {
         let who = world.join(&format!("p{n}"));
         world.rooms.remove(world.now, who.key, DisconnectReason::ClientInitiated, None);
