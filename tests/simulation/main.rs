@@ -74,7 +74,7 @@ use crate::{
 const SEEDS: RangeInclusive<u64> = 1..=1_000;
 
 /// What these runs draw in addition. `--with` adds to it.
-const EXTRAS: &[Extra] = &Extra::ALL;
+const EXTRAS: &[Extra] = Extra::ALL;
 
 /// What runs draw, and which rules they do not check.
 #[derive(Clone, Debug)]
