@@ -97,6 +97,25 @@ fn killed_assistant_is_replaced_by_one_that_waits_before_the_room_reports_it() {
     assert_eq!(bound(&world), Some("b"));
 }
 
+/// "A client binds the only eligible participant that has sent a frame": also one that it had given up.
+#[test]
+fn assistant_that_was_given_up_is_bound_again_when_it_is_heard_and_alone() {
+    let mut world = two_assistants();
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.ends.get_mut("a").unwrap().here = false; // its connection is interrupted, and resumes under the same sid
+    world.run(8 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+    world.ends.get_mut("a").unwrap().here = true;
+    world.run(2 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+    world.with("b", |session, now| session.close(now));
+    world.leave("b");
+    assert!(world.ask("a", request("t").timeout(8 * SECOND)).is_ok() || bound(&world) == Some("a"));
+    world.run(SECOND);
+    assert_eq!(bound(&world), Some("a"));
+    assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+}
+
 #[test]
 fn assistant_that_answers_pings_stays_bound_however_long_another_one_waits() {
     let mut world = two_assistants();

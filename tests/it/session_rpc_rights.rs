@@ -21,6 +21,12 @@ fn shows(callee: &mut Callee, who: &Peer, instance: &str) {
     callee.handle(frame_of(who, -1, &meta, &it));
 }
 
+fn says_goodbye(callee: &mut Callee, who: &Peer) {
+    let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    let meta = Meta::new().with_bool("bridge.bye", true);
+    callee.handle(frame_of(who, -3, &meta, &Message::ControlStop(bye)));
+}
+
 fn callee(config: Config) -> Callee {
     Callee::new(config.answer_rpc().room("room"))
 }
@@ -127,10 +133,44 @@ fn request_by_rpc_after_a_goodbye_runs_nothing_and_binds_nobody() {
         callee.join(agent("PA_1"));
         let who = peer("agent", "PA_1");
         shows(&mut callee, &who, "i1");
-        let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
-        let meta = Meta::new().with_bool("bridge.bye", true);
-        callee.handle(frame_of(&who, -3, &meta, &Message::ControlStop(bye)));
+        says_goodbye(&mut callee, &who);
         callee.call(&who, "r1", "get_battery", "{}");
         assert_eq!((callee.session.bound(), callee.jobs.len()), (None, 0), "{is_named}");
+    }
+}
+
+/// "It ends the calls by RPC, too, and needs no handshake."
+#[test]
+fn goodbye_of_a_caller_without_a_handshake_ends_its_calls() {
+    let mut callee = callee(Config::default());
+    callee.join(agent("PA_1"));
+    let who = peer("agent", "PA_1");
+    callee.call(&who, "slow", "get_battery", "{}");
+    says_goodbye(&mut callee, &who);
+    assert_eq!((callee.session.bound(), callee.aborted), (None, 1));
+    callee.jobs.clear();
+    callee.call(&who, "again", "get_battery", "{}");
+    assert_eq!((callee.session.bound(), callee.jobs.len()), (None, 0));
+}
+
+/// After a rejoin nothing is sent before it is known who is present.
+#[test]
+fn answer_that_waits_for_the_connection_reaches_no_other_program_after_the_rejoin() {
+    for is_other in [false, true] {
+        let mut callee = callee(Config::default());
+        callee.join(agent("PA_1"));
+        callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+        callee.handle(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+        callee.settle(Ok(Value::empty()));
+        for packet in std::mem::take(&mut callee.sent) {
+            callee.session.handle_send_failed(callee.now, packet.id, SendFailure::Interrupted);
+        }
+        let present = if is_other { Participant::new("agent", "PA_2") } else { agent("PA_1") };
+        callee.session.handle_rejoined(callee.now, Participant::new("phone", "PA_9"), vec![present]);
+        callee.drain();
+        callee.pass(10 * SECOND);
+        let is_answer =
+            |packet: &&Packet| matches!(packet.form, Form::Rpc(RpcMessage::Response(_)) | Form::Text(_));
+        assert_eq!(callee.sent.iter().filter(is_answer).count(), usize::from(!is_other));
     }
 }

@@ -253,6 +253,8 @@ mod tests {
         timers.set(now, Timer::Grace("a".into()), 3 * SECOND);
         timers.resume(now);
         assert_eq!(timers.next(), Some(now + SECOND), "a paused timer keeps its time, too");
+        timers.set(now, Timer::Grace("a".into()), SECOND / 2);
+        assert_eq!(timers.next(), Some(now + SECOND / 2), "it is never later than it was set");
     }
 
     #[test]
