@@ -6,11 +6,12 @@ use toolbridge::{
     Config, Value,
     frame::{Frame, Kind, Message, Meta},
     session::Request,
-    transport::Lane,
+    transport::{Lane, Participant},
 };
 
 use crate::{
     session_lane::{fresh, lanes, lose, lossy, pair, took},
+    session_protocol::plain_request,
     session_world::{MS, SECOND, World, request, value},
 };
 
@@ -240,4 +241,27 @@ fn time_for_which_an_acknowledgement_was_held_is_no_part_of_the_round_trip() {
         }
     }
     assert_eq!(sent[1] - sent[0], Duration::from_millis(60), "1.5 round trips of 40 ms");
+}
+
+/// Who has not completed the handshake acknowledges nothing, also under an identity that did.
+#[test]
+fn participant_without_rights_acknowledges_no_result_of_the_one_before_it() {
+    let mut world = World::pair(&["t"]);
+    world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    let address = last_meta(&world, "a", Kind::TOOL_USE_REQUEST)["bridge.to"].as_str().unwrap().to_owned();
+    world.ends.get_mut("a").unwrap().here = false;
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    world.leave("a");
+    let who = Participant::new("a", world.sid());
+    world.play(&who);
+    world.run(100 * MS);
+    let acknowledged: Vec<(i32, u64)> = (1..=8).map(|stanza| (stanza, 0)).collect();
+    let mut meta = Meta::new().with_text("bridge.to", &address);
+    meta.set("bridge.acks", acknowledged).unwrap();
+    let request = Message::ToolUseRequest(plain_request("other", "t"));
+    world.send("a", &["phone"], &meta, &request);
+    world.run(100 * MS);
+    assert!(!world.session("phone").is_drained(), "the result is kept for its caller");
 }
