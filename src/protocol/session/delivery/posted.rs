@@ -220,7 +220,7 @@ mod tests {
         posted.note(now, &packet(7, "b", 9), 1, about("y"));
         posted.is_kept(4);
         for id in 1..=7 {
-            posted.unsent(id, Some(&"a".into()));
+            posted.unsent(id, Some(&if id == 7 { "b" } else { "a" }.into()));
         }
         assert_eq!(waiting(&mut posted, Some("b")), [7]);
         assert_eq!(waiting(&mut posted, None), [2, 3, 5]);
