@@ -3,10 +3,15 @@
 
 const after = (ms, value) => new Promise((resolve) => setTimeout(resolve, ms, value));
 
+// A text that compresses as texts do: a client refuses one that expands more than 64 times.
+function text(length) {
+  return Array.from({ length: length / 2 + 1 }, (_, n) => `${n} `).join("").slice(0, length);
+}
+
 // Makes these calls to the participant `peer`, one after the other, and says the outcome of each.
 export async function makeCalls(participant, RpcError, peer, calls, say) {
   for (const [at, call] of calls.entries()) {
-    const payload = call.payload ?? JSON.stringify({ text: "x".repeat(call.bytes - 11) });
+    const payload = call.payload ?? JSON.stringify({ text: text(call.bytes - 11) });
     const began = performance.now();
     let more;
     try {

@@ -36,11 +36,14 @@ impl Delivery {
         self.emit_packet(cx, packet);
     }
 
-    /// Sends the request of a call by RPC. Its stanza is not on the wire: it identifies the request's record, as that of a
-    /// frame does.
-    pub(crate) fn post_rpc(&mut self, cx: &mut Context, mut packet: Packet) -> Sent {
-        let stanza = self.use_stanza(cx);
+    /// Sends the request of a call by RPC, or the answer. Its stanza is not on the wire: it identifies the record, as that of a
+    /// frame does. An answer has one that no frame reaches, so that frames have the same stanzas whatever was answered.
+    pub(crate) fn post_rpc(&mut self, cx: &mut Context, mut packet: Packet, is_answer: bool) -> Sent {
         packet.id = self.next_packet();
+        let stanza = match is_answer {
+            true => i32::MAX - i32::try_from(packet.id % (1 << 30)).unwrap_or(0),
+            false => self.use_stanza(cx),
+        };
         if packet.stream.is_some() {
             self.large.note(packet.id, &packet.to, stanza);
         }

@@ -102,7 +102,7 @@ pub(super) fn send_result(
             text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
         }
     };
-    Some(delivery.post_rpc(cx, packet))
+    Some(delivery.post_rpc(cx, packet, true))
 }
 
 /// Sends an error that is not kept.

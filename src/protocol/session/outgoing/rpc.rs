@@ -248,7 +248,7 @@ fn post(core: &mut Core, call: &Call, owner: &Identity, reach: Reach, id: &str) 
         let attributes = rpc::request_attributes(id, &call.tool, timeout);
         text_packet(cx, owner, described, RPC_REQUEST_TOPIC, attributes, payload.into())
     };
-    let sent = delivery.post_rpc(cx, packet);
+    let sent = delivery.post_rpc(cx, packet, false);
     delivery.await_acknowledgement(owner, &sent, Purpose::Request(call.id.clone()));
     Ok(sent)
 }
