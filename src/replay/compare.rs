@@ -46,13 +46,14 @@ fn shown(decoded: &DecodedFrame, redacted: bool, leave: Leave) -> Value {
     frame.remove("stanzaId");
     if let Some(meta) = frame.get_mut("meta").and_then(Value::as_object_mut) {
         meta.remove(REDACTED);
-        for hidden in ["bridge.instance", "bridge.proof", "bridge.to"] {
+        for hidden in ["bridge.instance", "bridge.to"] {
             if let Some(value) = meta.get_mut(hidden) {
                 *value = Value::from("(any)"); // that it is there is compared
             }
         }
-        // The clock decides whether a request carries acknowledgements.
+        // The clock decides whether a request carries acknowledgements, and whether the peer's key is known.
         meta.remove("bridge.acks");
+        meta.remove("bridge.proof");
         meta.remove("bridge.held");
         if leave.heard {
             meta.remove("bridge.heard");
