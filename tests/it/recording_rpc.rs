@@ -173,8 +173,8 @@ async fn client_called_by_rpc_is_recorded_read_and_replayed() {
         ("eight", "agent", 2, "echo", "ok"),
         ("nine", "agent", 2, "echo", "ok"),
         ("ten", "agent", 2, "slow", "ok"),
-        ("one", "stranger", 1, "battery", "unknown_tool"),
-        ("two", "stranger", 1, "battery", "unknown_tool"),
+        ("one", "stranger", 1, "battery", "permission_denied"),
+        ("two", "stranger", 1, "battery", "permission_denied"),
         ("one", "service", 1, "battery", "ok"),
     ] {
         let call = by(id, caller);

@@ -1,6 +1,9 @@
 //! Recordings of calls by LiveKit's RPC, of a client and of an assistant: what they hold, and that the verbs read it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
@@ -165,7 +168,7 @@ async fn calls_of_an_assistant_are_recorded_as_their_caller_read_them() {
     let bad = assistant.call("locate", ()).start();
     answer(&mut web, Err(RpcError::new(1500, "no signal", ""))).await;
     assert!(matches!(bad.await, Err(CallError::Tool(_))));
-    let none = assistant.call("locate", ()).start();
+    let none = assistant.call("locate", ()).owner_wait(Duration::ZERO).start();
     answer(&mut web, Err(RpcError::new(1400, "", ""))).await;
     assert!(matches!(none.await, Err(CallError::UnknownTool { .. })));
     // The app does not answer, not even to pings, which are not recorded.
