@@ -153,7 +153,7 @@ fn goodbye_of_a_caller_without_a_handshake_ends_its_calls() {
     assert_eq!((callee.session.bound(), callee.jobs.len()), (None, 0));
 }
 
-/// After a rejoin nothing is sent before it is known who is present.
+/// After a rejoin the client sends nothing before the server has listed who is present.
 #[test]
 fn answer_that_waits_for_the_connection_reaches_no_other_program_after_the_rejoin() {
     for is_other in [false, true] {

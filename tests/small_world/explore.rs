@@ -1,8 +1,8 @@
 //! All schedules up to a depth, each state once.
 //!
-//! A session cannot be copied, so each schedule is run from its start. Two states are one if what has happened so far is
-//! equal as far as the rules ask for it, and what each session shows: whom it has bound, its tools, its calls, the time to
-//! its next deadline. With `--fine` all that `Debug` prints of a session must be equal, too, except for numbers.
+//! A session cannot be copied, so each schedule is run from its start. Two states are one if the rules cannot tell what
+//! happened before them apart, and if each session shows the same assistant, tools and calls, and the same time to its next
+//! deadline. With `--fine` all that `Debug` prints of a session must be equal, too, except for numbers.
 
 use std::{
     collections::{BTreeMap, HashSet},

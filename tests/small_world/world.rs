@@ -1415,7 +1415,7 @@ impl World {
 
 /// What explorations compare.
 impl World {
-    /// Hashes who is here and what has happened, without the sessions.
+    /// Adds to a hash which participants are present and what they have done. It leaves the sessions out.
     pub(crate) fn outline(&self, hasher: &mut impl Hasher) {
         let age = |since: Option<Instant>| since.map(|since| self.now.duration_since(since).as_secs().min(8));
         for (seat, join) in &self.joins {

@@ -84,7 +84,7 @@ impl Timer {
             Self::Table(_) | Self::Past | Self::Observed | Self::Lane(_) => true,
             // The limit of a call changes with its owner and with what a person allows.
             Self::Deadline(_) | Self::JobDeadline(_) | Self::OwnerWait(_) => true,
-            // Each heartbeat starts the time anew, and each registration the waits for its answer.
+            // Each heartbeat gives its sender the whole time again. Each repetition of a registration waits longer.
             Self::Heartbeat(_) | Self::Register(_) => true,
             // The local participant has rejoined, and must be announced again.
             Self::Announced => true,

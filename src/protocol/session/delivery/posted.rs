@@ -84,7 +84,7 @@ pub(super) struct Letter {
     pub(super) stanza: i32,
     pub(super) rule: Rule,
     at: Instant,
-    /// Whom it waits for. What was for the room waits under the local identity.
+    /// The receiver for which it waits. A packet to the whole room waits for the local identity.
     waits_for: Option<Identity>,
 }
 

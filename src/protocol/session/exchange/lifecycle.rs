@@ -176,7 +176,7 @@ impl Exchange {
         for who in present {
             self.joined(core, who);
         }
-        // Only now, when it is known who is here: what waits for a participant must not reach another one of its identity.
+        // After the list, which says who is here: otherwise another participant of the same identity would get what waits.
         if is_back || has_moved {
             self.send_all_unsent(core);
         }

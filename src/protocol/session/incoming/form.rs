@@ -1,5 +1,4 @@
-//! Writes what is sent about a request in the form in which the request came: as frames, or by LiveKit's RPC (`wire.md`,
-//! section 10.1). Nothing else of the requests depends on it.
+//! Answers a request in the form in which its caller sent it: as frames, or by LiveKit's RPC (`wire.md`, section 10.1).
 
 use bytes::Bytes;
 

@@ -388,7 +388,7 @@ impl Remote {
         self.silent_since
     }
 
-    /// Begins to measure anew since when it has sent nothing, because it could not be heard until now.
+    /// Starts its time of silence again: until now the local participant could not hear it.
     pub(super) fn restart_silence(&mut self, now: Instant) {
         self.silent_since = now;
     }
