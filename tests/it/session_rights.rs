@@ -292,6 +292,30 @@ fn late_configuration_of_the_replaced_join_does_not_end_the_unannounced_one() {
     assert!(world.settled("a", call).is_some(), "the result of the present join was dropped");
 }
 
+/// An SDK may report the new local sid only after a Configuration with the proof of the earlier join was sent in the new one.
+#[test]
+fn configuration_with_the_proof_of_the_earlier_join_does_not_end_the_calls_of_its_process() {
+    let (mut world, key, old, new) = continued_join();
+    let call = world.call("a", request("t").timeout(20 * SECOND)).unwrap();
+    world.run(100 * MS);
+    let Some(Message::ToolUseRequest(asked)) = world.received("phone", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("not called")
+    };
+    world.play(&Participant::new("phone", new.sid().clone()).role(Role::Client));
+    world.run(100 * MS);
+    for (stanza, join) in [(3, &old), (4, &new)] {
+        let shows = key.shows(&world, "a", join, true);
+        world.send_bytes_as(&new, &["a"], &bytes(stanza, &shows, &configuration()));
+        world.run(100 * MS);
+        assert!(world.settled("a", call).is_none(), "the call ended");
+    }
+    assert_eq!(world.count("a", "stale_sid"), 1);
+    let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
+    world.send_bytes_as(&new, &["a"], &bytes(5, &Meta::new(), &Message::ToolUseResult(result)));
+    world.run(SECOND);
+    assert!(world.settled("a", call).unwrap().is_ok());
+}
+
 /// `bridge.instance` is known to everybody who was greeted. Only its process can prove it, in its own join.
 #[test]
 fn sec_i3_instance_without_its_proof_continues_nothing() {

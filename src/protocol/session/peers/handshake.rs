@@ -24,7 +24,7 @@ const GREETINGS: u32 = 5;
 
 /// How long a packet may be in transit: a report of that time that it is missing says nothing. Less than the 1 s after which a
 /// Configuration is first repeated, so that no repetition is ignored.
-pub(crate) const IN_FLIGHT: Duration = Duration::from_millis(900);
+pub(super) const IN_FLIGHT: Duration = Duration::from_millis(900);
 
 /// The time after which a peer under an unannounced sid is asked for its Configuration again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -256,8 +256,12 @@ impl Peers {
             return Greeting::Ignored;
         }
         cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
-        let instance =
-            incoming.instance().and_then(|shown| self.instance_of(cx, id, shown, incoming.proof()));
+        let instance = incoming.instance().map(|shown| self.instance_of(cx, id, shown, incoming.proof()));
+        if instance == Some(None) {
+            cx.complain(id, Counter::StaleSid);
+            return Greeting::Ignored;
+        }
+        let instance = instance.flatten();
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         // Also of a repeated Configuration: its features replace those before.
         remote.join.features = Features::of(its);
@@ -279,20 +283,23 @@ impl Peers {
         Greeting::New { before, instance }
     }
 
-    /// Returns the instance of a participant that shows this text in its present join.
+    /// Returns the instance of a participant that shows this text in its present join. `None` if it is a known one whose proof
+    /// is of another join: an SDK may send a Configuration of the earlier join in the next one.
     fn instance_of(&self, cx: &Context, id: &Identity, shown: &str, proof: Option<&str>) -> Option<Instance> {
         let remote = self.get(id)?;
         let from = remote.peer(id);
-        Some(remote.instance_of(shown, from.sid(), || is_proven(cx, shown, &from, proof)))
+        let is_proven = || is_proven(cx, shown, &from, proof);
+        remote.instance_of(shown, from.sid(), proof.is_some(), is_proven)
     }
 
-    /// Completes the handshake after a new Configuration.
+    /// Completes the handshake after a new Configuration. `has_returned`: it is of the process that showed itself last.
     pub(crate) fn complete_handshake(
         &mut self,
         cx: &mut Context,
         delivery: &mut Delivery,
         id: &Identity,
         incoming: &Received,
+        has_returned: bool,
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let has_instance = remote.present_instance().is_some();
@@ -318,8 +325,8 @@ impl Peers {
             remote.pair.crossed_at.get_or_insert(cx.now);
         }
         cx.timers.cancel(&Timer::Silent(id.clone()));
-        // A plain peer shows no instance, so the jobs and calls of its earlier join still end with the grace period.
-        if has_instance {
+        // What another program asked for still ends with the grace period, and a plain peer may be another one.
+        if has_instance && has_returned {
             cx.timers.cancel(&Timer::Grace(id.clone()));
         }
     }

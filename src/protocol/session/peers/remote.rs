@@ -232,7 +232,8 @@ impl Remote {
     /// Notes that a packet arrived. If the handshake is old enough, a registration would have arrived before the
     /// packet.
     pub(super) fn note_packet(&mut self, now: Instant) {
-        (self.heard_at, self.silent_since) = (now, now);
+        self.heard_at = now;
+        self.restart_silence(now);
         if self.pair.crossed_at.is_some_and(|at| now.saturating_duration_since(at) >= SETTLED) {
             self.pair.settled = true;
         }
@@ -269,14 +270,23 @@ impl Remote {
     }
 
     /// Returns the instance of a process that shows this text from this sid. It is a known one only if it was shown in this
-    /// join, or if `is_proven` says so.
-    pub(super) fn instance_of(&self, text: &str, sid: &Sid, is_proven: impl Fn() -> bool) -> Instance {
+    /// join, or if `is_proven` says so. `None` if it is known and the proof does not fit.
+    pub(super) fn instance_of(
+        &self,
+        text: &str,
+        sid: &Sid,
+        has_proof: bool,
+        is_proven: impl Fn() -> bool,
+    ) -> Option<Instance> {
         if let Some(present) = self.present_instance().filter(|it| it.as_str() == text && self.is_at(sid)) {
-            return present.clone();
+            return Some(present.clone());
         }
         let mut known = self.instance().into_iter().chain(self.former.iter().map(|(former, _)| former));
-        let known = known.find(|it| it.as_str() == text);
-        known.filter(|_| is_proven()).cloned().unwrap_or_else(|| Instance::new(text, sid))
+        match known.find(|it| it.as_str() == text) {
+            Some(known) if is_proven() => Some(known.clone()),
+            Some(_) if has_proof => None,
+            _ => Some(Instance::new(text, sid)),
+        }
     }
 
     /// Returns whether the process of the present join may continue it under another sid. A Configuration that was sent before
@@ -341,7 +351,8 @@ impl Remote {
 
     /// Begins another join.
     pub(super) fn begin_join(&mut self, now: Instant, join: Join) {
-        (self.join, self.pair, self.silent_since) = (join, Pair::default(), now);
+        (self.join, self.pair) = (join, Pair::default());
+        self.restart_silence(now);
     }
 
     /// Returns whether the server has announced it in this join.
@@ -366,16 +377,13 @@ impl Remote {
 
     /// Client: notes that it is pinged because it sends nothing.
     pub(super) fn note_ping(&mut self, now: Instant) {
-        if self.pinged_at.is_none_or(|at| at < self.silent_since) {
-            self.pinged_at = Some(now);
-        }
+        self.pinged_at.get_or_insert(now);
     }
 
     /// Client: returns how long its first ping since the last packet has had no answer. Before that its silence shows
     /// nothing, since it need not send anything.
     pub(crate) fn unanswered_for(&self, now: Instant) -> Duration {
-        let at = self.pinged_at.filter(|at| *at >= self.silent_since);
-        at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
+        self.pinged_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
     }
 
     /// Returns the time at which its last packet arrived.
@@ -390,7 +398,7 @@ impl Remote {
 
     /// Starts its time of silence again: until now the local participant could not hear it.
     pub(super) fn restart_silence(&mut self, now: Instant) {
-        self.silent_since = now;
+        (self.silent_since, self.pinged_at) = (now, None);
     }
 
     /// Returns the sid under which it is in the room.
