@@ -202,6 +202,8 @@ pub enum LossCause {
     Silent(Duration),
     /// Another run of its program has replaced the one that was asked.
     Restarted,
+    /// The room took its right to be called before it had acknowledged the request.
+    Dismissed,
     /// It refused the request, and does not say whether the tool ran before.
     Refused,
     /// It reported that the call is lost.
@@ -220,6 +222,7 @@ impl LossCause {
                 time.as_secs_f32()
             ),
             Self::Restarted => format!("{owner} was started again before it answered"),
+            Self::Dismissed => format!("{owner} may no longer be called: the room has taken its role"),
             Self::Refused => format!("{owner} refused the call, and does not say whether it ran before"),
             Self::Reported => format!("{owner} reported that the call is lost"),
             Self::Disconnected => format!("the connection to the room was lost before {owner} answered"),

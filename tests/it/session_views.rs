@@ -326,7 +326,9 @@ fn view_that_was_lost_is_sent_again_with_a_repeated_configuration() {
     }
     clock.set(false);
     world.run(20 * SECOND);
-    assert_eq!(seen(&world, "phone"), [state("plan", 1)]);
+    // Twice at most: the client registers while the first one may be in transit.
+    let seen = seen(&world, "phone");
+    assert!((1..=2).contains(&seen.len()) && seen.iter().all(|it| *it == state("plan", 1)), "{seen:?}");
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub(crate) enum Event {
     Enters(Seat),
     /// The last program of this seat, which lost its connection, rejoins.
     Returns(Seat),
+    /// It rejoins, and its SDK reports the new local sid only after the next packets.
+    ReturnsUnnoticed(Seat),
     /// Another program with the rights of an assistant joins. It makes calls by RPC alone.
     CallerEnters(Seat),
     /// It loses its connection.

@@ -20,6 +20,8 @@ macro_rules! situations {
 situations! {
     /// A program rejoins.
     Rejoined,
+    /// A program sends in its new join before it knows of it.
+    SentBeforeItsRejoin,
     /// A session says goodbye.
     Goodbye,
     /// A participant loses its role within its join.

@@ -17,7 +17,7 @@ use toolbridge::{
         ToolsRegister,
     },
     session::{CallKey, Counter, Job, JobKey, Output, Request, SendFailure, Session, TurnKey},
-    tools::Execution,
+    tools::{Execution, LossCause},
     transport::{Form, Lane, Packet, Participant, Peer, RpcMessage, RpcRequest, RpcResponse, TransportEvent},
 };
 
@@ -79,6 +79,8 @@ pub(crate) struct Join {
     pub(crate) who: Participant,
     pub(crate) has_role: bool,
     pub(crate) announced: bool,
+    /// The room took its role while the client was not connected, which may have an answer for it.
+    lost_unseen: bool,
 }
 
 /// A call, as its caller knows it.
@@ -94,6 +96,10 @@ pub(crate) struct Call {
     starts: u32,
     /// How often it started at its caller.
     own_starts: u32,
+    /// The other program at which it started last.
+    ran_at: Option<usize>,
+    /// When it ends at the latest. A suspension does not postpone that.
+    ends_at: Instant,
     /// Its outcome says that nothing ran.
     ran_nothing: bool,
     ended: bool,
@@ -127,6 +133,8 @@ pub(crate) struct World {
     away: BTreeMap<Seat, usize>,
     /// Since when nobody with rights has the seat.
     rightless: BTreeMap<Seat, Instant>,
+    /// The joins that have ended.
+    gone: Vec<Peer>,
     queue: VecDeque<(Peer, Seat, Load)>,
     pub(crate) calls: Vec<Call>,
     pub(crate) running: Vec<Running>,
@@ -137,6 +145,8 @@ pub(crate) struct World {
     stolen: BTreeMap<(Seat, Seat), String>,
     /// The stops that have arrived: at which program, of which call.
     stopped: BTreeSet<(usize, usize)>,
+    /// When a Configuration has arrived first: at which program, of which program.
+    configured: BTreeMap<(usize, usize), Instant>,
     /// The goodbyes that have arrived: at which program, of which program.
     goodbyes: BTreeSet<(usize, usize)>,
     refused: BTreeSet<Seat>,
@@ -172,6 +182,7 @@ impl World {
             joins: BTreeMap::new(),
             away: BTreeMap::new(),
             rightless: BTreeMap::new(),
+            gone: Vec::new(),
             queue: VecDeque::new(),
             calls: Vec::new(),
             running: Vec::new(),
@@ -179,6 +190,7 @@ impl World {
             granted: BTreeSet::new(),
             stolen: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            configured: BTreeMap::new(),
             goodbyes: BTreeSet::new(),
             refused: BTreeSet::new(),
             muted: BTreeSet::new(),
@@ -215,7 +227,7 @@ impl World {
             let Some(join) = self.joins.get(&seat) else {
                 all.push(Event::Enters(seat));
                 if self.away.contains_key(&seat) {
-                    all.push(Event::Returns(seat));
+                    all.extend([Event::Returns(seat), Event::ReturnsUnnoticed(seat)]);
                 }
                 if seat == Seat::A {
                     all.push(Event::CallerEnters(seat));
@@ -290,7 +302,8 @@ impl World {
     fn perform(&mut self, event: Event) {
         match event {
             Event::Enters(seat) => self.enters(seat),
-            Event::Returns(seat) => self.returns(seat),
+            Event::Returns(seat) => self.returns(seat, true),
+            Event::ReturnsUnnoticed(seat) => self.returns(seat, false),
             Event::CallerEnters(seat) if self.joins.contains_key(&seat) => {}
             Event::CallerEnters(seat) => {
                 let program = self.program(seat, Body::Caller);
@@ -450,7 +463,7 @@ impl World {
         }
     }
 
-    fn returns(&mut self, seat: Seat) {
+    fn returns(&mut self, seat: Seat, is_noticed: bool) {
         let Some(program) = self.away.get(&seat).copied().filter(|_| !self.joins.contains_key(&seat)) else {
             return;
         };
@@ -458,6 +471,23 @@ impl World {
         let others = self.announced();
         self.reached.note(Reach::Rejoined);
         self.joins_as(program, &who, true);
+        if !is_noticed {
+            let gone: Vec<_> =
+                self.gone.iter().chain(others.iter().map(Participant::peer)).cloned().collect();
+            self.drive(program, |session, now| {
+                for other in gone {
+                    session.handle_event(now, TransportEvent::Left(other));
+                }
+                session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected));
+                for other in &others {
+                    session.handle_event(now, TransportEvent::Joined(other.clone()));
+                }
+            });
+            if !self.queue.is_empty() {
+                self.reached.note(Reach::SentBeforeItsRejoin);
+            }
+            self.deliver();
+        }
         self.drive(program, |session, now| session.handle_rejoined(now, who, others));
     }
 
@@ -468,7 +498,7 @@ impl World {
         say!(self, "{seat} is {} of program {program}", who.sid());
         self.programs[program].gone_since = None;
         self.programs[program].joined = self.now;
-        self.joins.insert(seat, Join { program, who: who.clone(), has_role, announced });
+        self.joins.insert(seat, Join { program, who: who.clone(), has_role, announced, lost_unseen: false });
         self.notes_rights(seat);
         if announced {
             self.announce(seat, who);
@@ -489,8 +519,9 @@ impl World {
     fn drops(&mut self, seat: Seat) {
         let Some(join) = self.joins.remove(&seat) else { return };
         self.muted.remove(&seat);
+        self.gone.push(join.who.peer().clone());
         let program = &mut self.programs[join.program];
-        (program.gone_since, program.had_role) = (Some(self.now), join.has_role);
+        (program.gone_since, program.had_role) = (Some(self.now), join.has_role || join.lost_unseen);
         if matches!(program.body, Body::Session(_)) && program.is_over {
             self.ends(join.program);
         }
@@ -519,8 +550,9 @@ impl World {
 
     fn changes_role(&mut self, seat: Seat, has_role: bool) {
         let who = self.rightful(seat);
+        let lost_unseen = !has_role && self.session_at(Seat::Phone).is_none();
         let Some(join) = self.joins.get_mut(&seat).filter(|join| join.has_role != has_role) else { return };
-        join.has_role = has_role;
+        (join.has_role, join.lost_unseen) = (has_role, lost_unseen);
         let who = Participant::new(seat.name(), join.who.sid().clone())
             .attributes(who.all_attributes().filter(|_| has_role))
             .can_update_metadata(false);
@@ -549,6 +581,13 @@ impl World {
         } else {
             self.rightless.entry(seat).or_insert(self.now);
         }
+    }
+
+    /// Returns whether the client cannot know that this join has lost its role, and takes it for another program than the one
+    /// whose grace period goes on.
+    fn is_unseen(&self, join: &Join) -> bool {
+        let since = self.joins.get(&Seat::Phone).map(|phone| self.programs[phone.program].joined);
+        join.lost_unseen && since.is_none_or(|since| self.now <= since + GRACE + SLACK)
     }
 
     fn announced(&self) -> Vec<Participant> {
@@ -671,6 +710,8 @@ impl World {
             began: self.now,
             starts: 0,
             own_starts: 0,
+            ran_at: None,
+            ends_at: self.now + LIMIT,
             ran_nothing: false,
             ended: false,
             answers: BTreeSet::new(),
@@ -900,6 +941,13 @@ impl World {
         }
     }
 
+    fn held(&self, program: usize) -> u64 {
+        match &self.programs[program].body {
+            Body::Session(session) => session.stats().count(Counter::Held),
+            _ => 0,
+        }
+    }
+
     fn deliver(&mut self) {
         let mut count = 0;
         while let Some((from, to, load)) = self.queue.pop_front() {
@@ -911,12 +959,16 @@ impl World {
             }
             let Some(join) = self.joins.get(&to) else { continue };
             let program = join.program;
+            let (stopped, held) = (self.stopped.clone(), self.held(program));
             self.arrives(&from, to, &load);
             let event = match load {
                 Load::Packet(lane, bytes) => TransportEvent::packet(from, lane, bytes),
                 Load::Rpc(message) => TransportEvent::Rpc { from: Some(from), message },
             };
             self.drive(program, |session, now| session.handle_event(now, event));
+            if self.held(program) > held {
+                self.stopped = stopped; // it waits for its sender's Configuration
+            }
         }
         if self.answers_at_once {
             while !self.running.is_empty() || !self.questions.is_empty() {
@@ -944,7 +996,7 @@ impl World {
         let Call { program, by_rpc, by, .. } = self.calls[call];
         let it = &self.programs[program];
         let join = self.joins.get(&it.seat).filter(|join| join.program == program);
-        let has_role = join.map_or(it.had_role, |join| join.has_role);
+        let has_role = join.map_or(it.had_role, |join| join.has_role || self.is_unseen(join));
         // The client's author lets the identity `b` call by RPC, whatever its token says.
         !matches!(it.body, Body::Stranger(_)) && (has_role || by_rpc && by == Seat::B)
     }
@@ -991,7 +1043,10 @@ impl World {
         self.calls[call].starts += 1;
         self.calls[call].own_starts += u32::from(program == caller);
         let text = format!("{id:?} of {by}, program {caller}, at {at}");
-        let same = self.calls.iter().filter(|it| it.program == caller && it.id == id);
+        // A program that has ended took its knowledge of earlier calls with it.
+        let is_here =
+            |it: &&Call| it.program == caller && it.id == id && it.ran_at.is_none_or(|at| at == program);
+        let same = self.calls.iter().filter(is_here);
         // The client does not know the ids of calls that the assistant runs itself.
         let is_remembered = |it: &&Call| it.began + MEMORY >= self.now;
         let in_both_forms: u32 = same.filter(is_remembered).map(|it| it.starts - it.own_starts).sum();
@@ -1007,12 +1062,19 @@ impl World {
             );
         }
         let own = program == caller;
+        if !own {
+            self.calls[call].ran_at = Some(program);
+        }
         if self.stopped.contains(&(program, call)) || (own && self.calls[call].ended) {
             self.breaks((Rule::NothingAfterStop, "a tool starts after its stop"), text.clone());
         }
         if at == Seat::Phone {
             self.judges_right(program, call);
-            if job.tool.as_str() == Called::Careful.name() && !self.granted.contains(&(program, caller)) {
+            let is_repeated = self.calls.iter().filter(|it| it.by == by && it.id == id).count() > 1;
+            if job.tool.as_str() == Called::Careful.name()
+                && !self.granted.contains(&(program, caller))
+                && !is_repeated
+            {
                 let what = match self.calls[call].by_rpc {
                     true => "a consent is inherited by another program, by RPC",
                     false => "a consent is inherited by another program",
@@ -1042,8 +1104,7 @@ impl World {
             caller.called_by_rpc.is_some_and(|at| at > caller.joined && caller.joined > it.began);
         let Body::Session(session) = &self.programs[program].body else { return };
         let is_bound = session.bound().is_some_and(|bound| bound.as_str() == it.by.name());
-        if it.by_rpc && is_here && called_again && !caller.is_over && is_bound && self.now < it.began + LIMIT
-        {
+        if it.by_rpc && is_here && called_again && !caller.is_over && is_bound && self.now < it.ends_at {
             let text = format!("{:?} of {}", it.id, it.by);
             self.breaks(
                 (Rule::StopsWithCause, "a call is stopped although its caller came back and called"),
@@ -1075,8 +1136,22 @@ impl World {
                 self.breaks((Rule::RunsByRight, "a stranger's result is taken"), format!("{id:?}"));
             }
             Ok(_) => self.reached.note(Reach::CallOk),
+            Err(CallError::Lost { owner, why: LossCause::Restarted }) if self.is_proven(program, owner) => {
+                let text = format!("{id:?} of {owner}");
+                self.breaks(
+                    (Rule::StopsWithCause, "a call is lost although its owner was not started again"),
+                    text,
+                );
+            }
             Err(_) => self.reached.note(Reach::CallFailed),
         }
+    }
+
+    /// Returns whether one program alone has had this identity, and could prove itself to this caller in its present join.
+    fn is_proven(&self, caller: usize, owner: &Identity) -> bool {
+        let mut owners = self.programs.iter().enumerate().filter(|(_, it)| it.seat.name() == owner.as_str());
+        let (Some((program, it)), None) = (owners.next(), owners.next()) else { return false };
+        self.configured.get(&(program, caller)).is_some_and(|at| *at < it.joined)
     }
 
     /// Judges what arrives at a join.
@@ -1109,6 +1184,11 @@ impl World {
                     return;
                 }
                 match frame.kind() {
+                    Kind::CONFIGURATION => {
+                        if let Some(sender) = sender {
+                            self.configured.entry((program, sender)).or_insert(self.now);
+                        }
+                    }
                     Kind::CONTROL_STOP if frame.meta_bool("bridge.bye") => {
                         self.goodbyes.extend(sender.map(|sender| (program, sender)));
                     }
@@ -1135,6 +1215,10 @@ impl World {
                         let Ok(Message::ToolUseResult(it)) = frame.message() else { return };
                         if it.success
                             && self.calls.iter().any(|call| call.by == to && call.id == it.id.as_str())
+                            && !self
+                                .calls
+                                .iter()
+                                .any(|call| Some(call.program) == sender && call.id == it.id.as_str())
                         {
                             let text = format!("{:?}", it.id);
                             self.judges_answer(is_stranger, false, text);
@@ -1172,7 +1256,8 @@ impl World {
         };
         let join = &self.joins[&to];
         // The client's author lets the identity `b` call by RPC, whatever its token says.
-        let (has_role, program) = (join.has_role || to == Seat::B, join.program);
+        let has_role = join.has_role || join.lost_unseen || to == Seat::B;
+        let program = join.program;
         let is_stranger = matches!(self.programs[program].body, Body::Stranger(_));
         if response.outcome.is_ok() && !has_role {
             let text =
@@ -1216,7 +1301,10 @@ impl World {
         let mut found: Vec<(Breach, String)> = Vec::new();
         let bound = session.bound().and_then(|bound| Seat::of(bound.as_str()));
         if let Some(bound) = bound {
-            let join = self.joins.get(&bound).filter(|join| !join.has_role && join.announced);
+            let join = self
+                .joins
+                .get(&bound)
+                .filter(|join| !join.has_role && join.announced && !self.is_unseen(join));
             if let Some(join) = join
                 && !matches!(self.programs[join.program].body, Body::Stranger(_))
             {
@@ -1249,7 +1337,9 @@ impl World {
             let caller = &self.programs[call.program];
             let text = format!("{:?} of {}", call.id, call.by);
             let is_here = self.joins.get(&call.by).filter(|join| join.program == call.program);
-            if is_here.is_some_and(|join| !join.has_role) && !matches!(caller.body, Body::Stranger(_)) {
+            if is_here.is_some_and(|join| !join.has_role && !self.is_unseen(join))
+                && !matches!(caller.body, Body::Stranger(_))
+            {
                 let what = match call.by_rpc {
                     true => "a call by RPC of a join that lost its role goes on",
                     false => "a call of a join that lost its role goes on",
@@ -1317,7 +1407,7 @@ impl World {
             match seat == Seat::Phone || seat == stays {
                 true if self.joins.contains_key(&seat) => {}
                 true if self.away.get(&seat).is_some_and(|it| !self.programs[*it].is_over) => {
-                    self.returns(seat)
+                    self.returns(seat, true)
                 }
                 true => self.enters(seat),
                 false => self.drops(seat),

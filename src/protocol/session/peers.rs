@@ -18,7 +18,7 @@ pub(super) use self::selection::Selected;
 use self::{admission::Admission, held::Held};
 pub(super) use self::{
     admission::RightsChange,
-    handshake::{Greeting, IN_FLIGHT},
+    handshake::Greeting,
     held::HeldItem,
     presence::{RpcStanding, SenderStanding},
     remote::{Remote, SETTLED, Window},

@@ -11,7 +11,7 @@ use super::{
     Counter, Event, SendFailure,
     core::Core,
     delivery::{Purpose, Unfit},
-    peers::{IN_FLIGHT, Remote},
+    peers::Remote,
     recipients::Feature,
     timers::Timer,
 };
@@ -56,8 +56,8 @@ struct View {
 enum Progress {
     /// The state must be sent.
     Due,
-    /// It was sent under this stanza at this time.
-    Sent(i32, Instant),
+    /// It was sent under this stanza.
+    Sent(i32),
     /// The client has it, or cannot acknowledge it.
     Done,
 }
@@ -113,7 +113,7 @@ impl Views {
         view.at = Some(core.cx.now);
         let has_ended = view.has_ended();
         for (id, progress) in std::mem::take(&mut view.clients) {
-            if let Progress::Sent(stanza, _) = progress {
+            if let Progress::Sent(stanza) = progress {
                 core.delivery.withdraw_frame(&id, stanza);
             }
             if core.peers.get(&id).is_some() {
@@ -157,16 +157,13 @@ impl Views {
     }
 
     /// Sends a client again what it has not acknowledged. With `registers` it has registered again: it may have unbound the
-    /// local participant meanwhile, and ended all views. What may be in transit is not sent again then.
+    /// local participant meanwhile, and ended all views, or refused them.
     pub(super) fn send_again_to(&mut self, core: &mut Core, id: &Identity, registers: bool) {
-        let now = core.cx.now;
         for view in &mut self.shown {
             let is_shown = registers && !view.has_ended();
             match view.clients.get_mut(id) {
-                Some(Progress::Sent(_, at))
-                    if registers && now.saturating_duration_since(*at) < IN_FLIGHT => {}
                 Some(it @ Progress::Sent(..)) => {
-                    if let Progress::Sent(stanza, _) = std::mem::replace(it, Progress::Due) {
+                    if let Progress::Sent(stanza) = std::mem::replace(it, Progress::Due) {
                         core.delivery.withdraw_frame(id, stanza);
                     }
                 }
@@ -182,10 +179,10 @@ impl Views {
     pub(super) fn send_all_to(&mut self, core: &mut Core, id: &Identity) {
         for view in &mut self.shown {
             let before = view.clients.remove(id);
-            if let Some(Progress::Sent(stanza, _)) = before {
+            if let Some(Progress::Sent(stanza)) = before {
                 core.delivery.withdraw_frame(id, stanza);
             }
-            if !view.has_ended() || before.is_some_and(|it| it != Progress::Done) {
+            if !view.has_ended() || before.is_some_and(|it| it != Progress::Done || view.is_held) {
                 view.clients.insert(id.clone(), Progress::Due);
             }
         }
@@ -195,7 +192,7 @@ impl Views {
     /// Forgets a client that has gone, or whose instance was replaced.
     pub(super) fn forget(&mut self, core: &mut Core, id: &Identity) {
         for view in &mut self.shown {
-            if let Some(Progress::Sent(stanza, _)) = view.clients.remove(id) {
+            if let Some(Progress::Sent(stanza)) = view.clients.remove(id) {
                 core.delivery.withdraw_frame(id, stanza);
             }
         }
@@ -217,7 +214,7 @@ impl Views {
 
     fn set(&mut self, id: &Identity, stanza: i32, progress: Progress) {
         let of_client = self.shown.iter_mut().filter_map(|view| view.clients.get_mut(id));
-        for it in of_client.filter(|it| matches!(it, Progress::Sent(sent, _) if *sent == stanza)) {
+        for it in of_client.filter(|it| matches!(it, Progress::Sent(sent) if *sent == stanza)) {
             *it = progress;
         }
     }
@@ -278,7 +275,7 @@ impl Views {
         match place.and_then(|place| self.shown.get_mut(place)) {
             Some(free) => {
                 for (id, progress) in std::mem::replace(free, view).clients {
-                    if let Progress::Sent(stanza, _) = progress {
+                    if let Progress::Sent(stanza) = progress {
                         core.delivery.forget_frame(&id, stanza);
                     }
                 }
@@ -305,7 +302,7 @@ fn post(core: &mut Core, id: &Identity, latest: &ViewUpdate) -> Progress {
     match core.post(id, &Meta::default(), &Message::ViewUpdate(latest.clone())) {
         Ok(sent) if acknowledges => {
             core.delivery.await_acknowledgement(id, &sent, Purpose::View);
-            Progress::Sent(sent.stanza, core.cx.now)
+            Progress::Sent(sent.stanza)
         }
         Ok(_) => Progress::Done,
         Err(error) => {

@@ -51,8 +51,10 @@ impl Exchange {
         if id.as_str().is_empty() {
             return;
         }
-        if peers.handle_joined(cx, delivery, who) == RightsChange::Lost && cx.is_client() {
-            self.give_up(core, &id);
+        match peers.handle_joined(cx, delivery, who) {
+            RightsChange::Lost if cx.is_client() => self.give_up(core, &id),
+            RightsChange::Lost => self.outgoing.owner_dismissed(core, &id),
+            RightsChange::None | RightsChange::Gained => {}
         }
         self.offer_rpc_tools(core, &id);
         self.outgoing.expect(core, &id);
@@ -223,7 +225,7 @@ impl Exchange {
                 let Core { cx, peers, delivery, .. } = core;
                 // After the old instance has been replaced: from here on frames are exchanged with the new
                 // one, which must not find the calls, jobs and registration of the old one.
-                peers.complete_handshake(cx, delivery, id, received);
+                peers.complete_handshake(cx, delivery, id, received, before == instance);
                 self.crossed(core, id);
             }
         }
@@ -311,10 +313,13 @@ impl Exchange {
         peers.end_process(cx, id);
         let Some(remote) = peers.get(id) else { return };
         let (join, by_rpc) = (remote.sid().cloned(), remote.calls_by_rpc());
+        let shows_process = remote.present_instance().is_some();
         let is_called = remote.is_reachable() || remote.called_by_rpc(cx).is_some();
         match join {
             Some(join) if is_called || by_rpc => {
-                self.end_shown(core, id);
+                if !shows_process {
+                    self.end_shown(core, id);
+                }
                 self.incoming.stop_jobs_of_other_joins(core, id, &join);
             }
             Some(_) => self.give_up(core, id),
@@ -416,6 +421,8 @@ impl Exchange {
             self.part_with(core, id);
         } else {
             core.cx.complain(id, Counter::NotPermitted);
+            let Core { cx, peers, delivery, .. } = core;
+            peers.part(cx, delivery, id); // it may get rights in this join
         }
     }
 }

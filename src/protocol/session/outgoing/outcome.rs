@@ -277,6 +277,15 @@ impl Outgoing {
         }
     }
 
+    /// Handles an owner that has lost its role. It is sent no request again, and what it may not have got is lost.
+    pub(crate) fn owner_dismissed(&mut self, core: &mut Core, id: &Identity) {
+        let is_unknown_to_it = |asked: &Asked| !asked.delivered && !asked.is_by_rpc();
+        self.lose_calls(core, id, LossCause::Dismissed, is_unknown_to_it);
+        for asked in self.calls.of_owner(id).filter_map(|(_, call)| call.asked()) {
+            core.delivery.withdraw_frame(id, asked.stanza);
+        }
+    }
+
     /// Stops retransmitting a request that the owner no longer needs.
     pub(super) fn stop_sending(&mut self, core: &mut Core, asked: &Asked) {
         if core.delivery.withdraw_frame(&asked.owner, asked.stanza) {

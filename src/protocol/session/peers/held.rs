@@ -165,16 +165,18 @@ impl Held {
     }
 
     /// Takes the items of a join that is known now. Its Configuration is first, since it was sent first and the others
-    /// may have to wait for it.
+    /// may have to wait for it. Stops of calls follow, so that no tool starts whose stop has arrived.
     pub(super) fn release(&mut self, who: &Peer) -> Vec<(Peer, HeldItem)> {
         let (released, kept) =
             std::mem::take(&mut self.items).into_iter().partition::<VecDeque<_>, _>(|it| it.from == *who);
         self.items = kept;
         self.bytes = self.items.iter().map(|it| it.item.size()).sum();
-        let is_first =
-            |(_, item): &(Peer, HeldItem)| matches!(item.message(), Some(Message::Configuration(_)));
-        let (first, rest): (Vec<_>, Vec<_>) =
-            released.into_iter().map(|it| (it.from, it.item)).partition(is_first);
-        first.into_iter().chain(rest).collect()
+        let mut released: Vec<_> = released.into_iter().map(|it| (it.from, it.item)).collect();
+        released.sort_by_key(|(_, item)| match item.message() {
+            Some(Message::Configuration(_)) => 0,
+            Some(Message::ControlStop(stop)) if stop.target_id.is_some() => 1,
+            _ => 2,
+        });
+        released
     }
 }

@@ -394,7 +394,11 @@ impl Peers {
         end_grace_if_back(cx, id, remote);
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
         let withdraws = !remote.is_for_rpc(cx, id);
-        remote.begin_join(cx.now, Join { named: join.named || is_named, ..join });
+        match &before {
+            // It has not left: an SDK may report everybody as gone while it reconnects.
+            Presence::Away { sid: old, .. } if remote.sid() == Some(old) => remote.restart_silence(cx.now),
+            _ => remote.begin_join(cx.now, Join { named: join.named || is_named, ..join }),
+        }
         if let Presence::Here { sid: old, .. } = &before {
             remote.mark_dead(old.clone());
         }
@@ -473,7 +477,9 @@ impl Peers {
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
         let withdraws = !remote.is_for_rpc(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
-        remote.pair = Pair::default();
+        // A goodbye counts also if the same join is announced again.
+        let contact = Some(remote.pair.contact).filter(|it| it.has_left()).unwrap_or_default();
+        remote.pair = Pair { contact: contact.after(Signal::Void), ..Pair::default() };
         self.end_pair(cx, delivery, id, withdraws);
         if was_announced {
             cx.event(Event::Left(Peer::new(id, sid)));
