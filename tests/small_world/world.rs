@@ -96,6 +96,8 @@ pub(crate) struct Call {
     starts: u32,
     /// How often it started at its caller.
     own_starts: u32,
+    /// It returned while its caller had the role.
+    returned_by_right: bool,
     /// The other program at which it started last.
     ran_at: Option<usize>,
     /// When it ends at the latest. A suspension does not postpone that.
@@ -710,6 +712,7 @@ impl World {
             began: self.now,
             starts: 0,
             own_starts: 0,
+            returned_by_right: false,
             ran_at: None,
             ends_at: self.now + LIMIT,
             ran_nothing: false,
@@ -771,6 +774,7 @@ impl World {
     fn answers(&mut self, at: usize) {
         let job = self.running.remove(at);
         let value = Value::from(json!({"call": self.calls[job.call].id}));
+        self.calls[job.call].returned_by_right = self.has_role(job.call);
         self.drive(job.at, |session, now| session.settle(now, job.key, Ok(value)));
     }
 
@@ -1259,7 +1263,9 @@ impl World {
         let has_role = join.has_role || join.lost_unseen || to == Seat::B;
         let program = join.program;
         let is_stranger = matches!(self.programs[program].body, Body::Stranger(_));
-        if response.outcome.is_ok() && !has_role {
+        // A caller that loses its role gets the result that waited for it.
+        let waited = self.calls[call].returned_by_right && self.calls[call].program == program;
+        if response.outcome.is_ok() && !has_role && !waited {
             let text =
                 format!("{:?} of program {} to program {program}", response.id, self.calls[call].program);
             return self.judges_answer(is_stranger, true, text);
@@ -1360,6 +1366,8 @@ impl World {
             if let Some(gone) = caller.gone_since
                 && self.now > gone.max(since) + GRACE + SLACK
                 && !(call.by_rpc && called.is_some_and(|called| called > gone))
+                // The calls by RPC of two programs cannot be told apart if the earlier one is back.
+                && !(call.by_rpc && self.joins.get(&call.by).is_some_and(|join| join.program < call.program))
             {
                 let what = match call.by_rpc {
                     true => "a call by RPC of a departed caller goes on",

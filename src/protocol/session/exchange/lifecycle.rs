@@ -99,10 +99,11 @@ impl Exchange {
     /// been killed, which the room reports much later.
     pub(super) fn check_assistant(&mut self, core: &mut Core, id: &Identity) {
         let Core { cx, peers, delivery, jobs } = core;
-        let Some(remote) = peers.get(id) else { return };
         if peers.bound() != Some(id) || !peers.has_other_candidates(cx, id) {
             return;
         }
+        peers.excuse_silence(cx, id);
+        let Some(remote) = peers.get(id) else { return };
         let times = &cx.config.times;
         let silence = cx.now.saturating_duration_since(remote.silent_since());
         let is_replaced = match remote.is_here() {

@@ -53,7 +53,9 @@ impl Outgoing {
             if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
                 self.report_implied_progress(core, key, result.success);
             }
-            if matches!(read, Err(CallError::NotBound { .. })) {
+            // Unless it is one from before the client registered, which is sent again.
+            if matches!(read, Err(CallError::NotBound { .. })) && core.peers.is_latest(id, incoming.stanza())
+            {
                 core.peers.forget_unbound(&mut core.cx, id); // the client could not say so before
             }
             if !self.run_declined_call(core, key, &read) {

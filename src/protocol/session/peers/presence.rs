@@ -225,6 +225,12 @@ impl Peers {
         self.remotes.get_mut(id).is_none_or(|remote| remote.pair.rises(stanza))
     }
 
+    /// Returns whether no frame with a higher stanza has arrived under this pair of sids.
+    pub(crate) fn is_latest(&self, id: &Identity, stanza: Option<i32>) -> bool {
+        let highest = self.get(id).map_or(0, |remote| remote.pair.highest);
+        stanza.is_none_or(|stanza| stanza.unsigned_abs() >= highest)
+    }
+
     /// Notes that a packet of this peer arrived.
     pub(crate) fn note_packet(&mut self, cx: &Context, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
@@ -250,6 +256,13 @@ impl Peers {
             self.unconfigured.forget_all(id);
         }
         !is_new_run
+    }
+
+    /// Excuses the silence of a peer while the local participant may not send: no ping asks for an answer then.
+    pub(crate) fn excuse_silence(&mut self, cx: &Context, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id).filter(|_| cx.local.cannot_publish()) {
+            remote.restart_silence(cx.now);
+        }
     }
 
     /// Restarts the timeouts of peers after an outage of the local connection.

@@ -97,7 +97,10 @@ impl Peers {
         }
         let candidates = self.candidates(cx);
         let selected = match candidates.as_slice() {
-            [] => return self.ambiguous.clear(),
+            [] => {
+                self.ping_silenced(cx, delivery);
+                return self.ambiguous.clear();
+            }
             [only] => Selected::Now(Some(only.clone())),
             several => self.select(cx, several),
         };
@@ -106,6 +109,15 @@ impl Peers {
             Selected::ByFunction => {
                 self.ask_function(cx, None, None, &candidates);
                 self.selecting = self.joins(&candidates);
+            }
+        }
+    }
+
+    /// Client: pings the assistants that it has given up because they were silent. One that answers may be bound again.
+    fn ping_silenced(&self, cx: &mut Context, delivery: &mut Delivery) {
+        for (id, remote) in self.present() {
+            if remote.is_silenced() && remote.lists(Feature::Ack) && self.is_candidate(cx, id, remote) {
+                delivery.ping(cx, self, id);
             }
         }
     }
