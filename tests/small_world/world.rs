@@ -1264,7 +1264,8 @@ impl World {
         let program = join.program;
         let is_stranger = matches!(self.programs[program].body, Body::Stranger(_));
         // A caller that loses its role gets the result that waited for it.
-        let waited = self.calls[call].returned_by_right && self.calls[call].program == program;
+        let is_it = |it: &Call| it.id == response.id && it.program == program && it.returned_by_right;
+        let waited = self.calls.iter().any(is_it);
         if response.outcome.is_ok() && !has_role && !waited {
             let text =
                 format!("{:?} of program {} to program {program}", response.id, self.calls[call].program);
@@ -1367,7 +1368,8 @@ impl World {
                 && self.now > gone.max(since) + GRACE + SLACK
                 && !(call.by_rpc && called.is_some_and(|called| called > gone))
                 // The calls by RPC of two programs cannot be told apart if the earlier one is back.
-                && !(call.by_rpc && self.joins.get(&call.by).is_some_and(|join| join.program < call.program))
+                && !(call.by_rpc
+                    && self.programs[..call.program].iter().any(|it| it.seat == call.by && it.joined > gone))
             {
                 let what = match call.by_rpc {
                     true => "a call by RPC of a departed caller goes on",

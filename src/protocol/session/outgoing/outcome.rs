@@ -39,6 +39,9 @@ impl Outgoing {
             // Before the code is read: the progress that reported the start can be lost, and `busy` or
             // `unknown_tool` would then wrongly prove that nothing ran.
             call.began_at_owner |= incoming.has_begun();
+            let crossed_at = core.peers.get(id).and_then(|remote| remote.crossed_at());
+            // A request from before the handshake may have been refused then.
+            let is_news = call.asked().is_some_and(|asked| crossed_at.is_none_or(|at| at <= asked.at));
             let read = match incoming.is_of_unbound() && !result.success && !call.began_at_owner {
                 true => Err(CallError::NotBound {
                     tool: call.tool.clone(),
@@ -53,9 +56,7 @@ impl Outgoing {
             if core.delivery.lane_is_open(&core.cx, &core.peers, id) {
                 self.report_implied_progress(core, key, result.success);
             }
-            // Unless it is one from before the client registered, which is sent again.
-            if matches!(read, Err(CallError::NotBound { .. })) && core.peers.is_latest(id, incoming.stanza())
-            {
+            if matches!(read, Err(CallError::NotBound { .. })) && is_news {
                 core.peers.forget_unbound(&mut core.cx, id); // the client could not say so before
             }
             if !self.run_declined_call(core, key, &read) {

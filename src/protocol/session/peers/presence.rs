@@ -225,12 +225,6 @@ impl Peers {
         self.remotes.get_mut(id).is_none_or(|remote| remote.pair.rises(stanza))
     }
 
-    /// Returns whether no frame with a higher stanza has arrived under this pair of sids.
-    pub(crate) fn is_latest(&self, id: &Identity, stanza: Option<i32>) -> bool {
-        let highest = self.get(id).map_or(0, |remote| remote.pair.highest);
-        stanza.is_none_or(|stanza| stanza.unsigned_abs() >= highest)
-    }
-
     /// Notes that a packet of this peer arrived.
     pub(crate) fn note_packet(&mut self, cx: &Context, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
