@@ -13,6 +13,10 @@ use crate::value::{
 /// The most fields that any type has.
 const MAX_FIELDS: usize = 10;
 
+/// The most tools or features that are read from one frame. The session sets the limit for a registration; this limit
+/// only keeps a list of empty entries from using far more memory than its bytes.
+const MAX_LIST: usize = 1024;
+
 /// One field of a body.
 #[derive(Debug)]
 pub(super) struct Field {
@@ -198,16 +202,35 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn map(&self, name: &'static str) -> Result<Option<Value>, DecodeError> {
-        self.typed(name, "a map", |token| matches!(token, Token::Map(_)).then_some(()))?;
+        self.typed(name, "a map", as_map)?;
         Ok(self.body(name))
     }
 
     pub(super) fn text(&self, name: &'static str) -> Result<Option<&'a str>, DecodeError> {
-        self.typed(name, "a string", |token| token.as_text())
+        self.typed(name, "a string", as_text)
     }
 
     pub(super) fn string(&self, name: &'static str) -> Result<Option<String>, DecodeError> {
         Ok(self.text(name)?.map(str::to_owned))
+    }
+
+    /// Returns the positions of the values of a list.
+    pub(super) fn list(&self, field: &'static str) -> Result<Option<Vec<Span>>, DecodeError> {
+        let Some(list) = self.span(field) else { return Ok(None) };
+        let (count, mut at) = expect_head(self.bytes, list, field, "an array", |token| match token {
+            Token::Array(count) => Some(count as usize),
+            _ => None,
+        })?;
+        if count > MAX_LIST {
+            return Err(DecodeError::TooMany { field, count, limit: MAX_LIST });
+        }
+        let mut items = Vec::with_capacity(count);
+        for _ in 0..count {
+            let end = skip(self.bytes, at)?;
+            items.push(span(at, end));
+            at = end;
+        }
+        Ok(Some(items))
     }
 
     pub(super) fn bool(&self, name: &'static str) -> Result<Option<bool>, DecodeError> {
@@ -218,9 +241,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn integer(&self, name: &'static str) -> Result<Option<i32>, DecodeError> {
-        self.typed(name, "an integer of 32 bits", |token| {
-            token.as_integer().and_then(|it| it.try_into().ok())
-        })
+        self.typed(name, "an integer of 32 bits", as_integer)
     }
 
     fn typed<T>(
@@ -229,15 +250,7 @@ impl<'a> Fields<'a> {
         expected: &'static str,
         read: impl FnOnce(Token<'a>) -> Option<T>,
     ) -> Result<Option<T>, DecodeError> {
-        let Some(span) = self.span(name) else { return Ok(None) };
-        let (token, _) = Token::read(span.of(self.bytes), 0)?;
-        match read(token) {
-            Some(value) => Ok(Some(value)),
-            None => {
-                let (offset, found) = (span.start as usize, token.kind());
-                Err(DecodeError::Field { field: name, offset, expected, found })
-            }
-        }
+        self.span(name).map(|span| expect(self.bytes, span, name, expected, read)).transpose()
     }
 }
 
@@ -282,11 +295,7 @@ pub(super) fn entries(
     bytes: &[u8],
     map: Span,
 ) -> Result<impl Iterator<Item = Result<MapEntry<'_>, DecodeError>>, DecodeError> {
-    let (token, mut at) = Token::read(bytes, map.start as usize)?;
-    let Token::Map(count) = token else {
-        let (offset, found) = (map.start as usize, token.kind());
-        return Err(DecodeError::Field { field: "body", offset, expected: "a map", found });
-    };
+    let (count, mut at) = expect_head(bytes, map, "body", "a map", as_map)?;
     Ok((0..count).map(move |_| {
         let value = skip(bytes, at)?;
         let key_span = span(at, value);
@@ -336,26 +345,47 @@ pub(super) fn text_at(bytes: &[u8], span: Span) -> Option<&str> {
     Token::read(bytes, span.start as usize).ok().and_then(|(token, _)| token.as_text())
 }
 
-pub(super) fn expect_text<'a>(
+/// Returns a value of the expected type, as `read` takes it from its token.
+pub(super) fn expect<'a, T>(
     bytes: &'a [u8],
-    span: Span,
-    field: &'static str,
-) -> Result<&'a str, DecodeError> {
-    let (token, _) = Token::read(bytes, span.start as usize)?;
-    let (offset, found) = (span.start as usize, token.kind());
-    token.as_text().ok_or(DecodeError::Field { field, offset, expected: "a string", found })
-}
-
-pub(super) fn integer_at<T: TryFrom<i128>>(
-    bytes: &[u8],
-    span: Span,
+    value: Span,
     field: &'static str,
     expected: &'static str,
+    read: impl FnOnce(Token<'a>) -> Option<T>,
 ) -> Result<T, DecodeError> {
-    let (token, _) = Token::read(bytes, span.start as usize)?;
-    let (offset, found) = (span.start as usize, token.kind());
-    let value = token.as_integer().and_then(|value| T::try_from(value).ok());
-    value.ok_or(DecodeError::Field { field, offset, expected, found })
+    expect_head(bytes, value, field, expected, read).map(|(value, _)| value)
+}
+
+/// Returns a value of the expected type like [`expect`], and the position after its token.
+pub(super) fn expect_head<'a, T>(
+    bytes: &'a [u8],
+    value: Span,
+    field: &'static str,
+    expected: &'static str,
+    read: impl FnOnce(Token<'a>) -> Option<T>,
+) -> Result<(T, usize), DecodeError> {
+    let offset = value.start as usize;
+    let (token, next) = Token::read(bytes, offset)?;
+    let found = token.kind();
+    read(token).map(|value| (value, next)).ok_or(DecodeError::Field { field, offset, expected, found })
+}
+
+pub(super) fn as_integer<T: TryFrom<i128>>(token: Token<'_>) -> Option<T> {
+    token.as_integer().and_then(|value| T::try_from(value).ok())
+}
+
+pub(super) fn as_text(token: Token<'_>) -> Option<&str> {
+    token.as_text()
+}
+
+/// Returns the number of a map's entries.
+pub(super) fn as_map(token: Token<'_>) -> Option<u32> {
+    if let Token::Map(count) = token { Some(count) } else { None }
+}
+
+/// Returns the position of a value that takes up all bytes.
+pub(super) fn whole(bytes: &[u8]) -> Span {
+    span(0, bytes.len())
 }
 
 fn span(start: usize, end: usize) -> Span {

@@ -41,15 +41,7 @@ impl Frame {
             Some(key) if fault.is_ok() => fault = fields.put(&bytes, key, span),
             Some(_) => {}
         })?;
-        let (root, _) = Token::read(&bytes, 0)?;
-        if !matches!(root, Token::Map(_)) {
-            return Err(DecodeError::Field {
-                field: "envelope",
-                offset: 0,
-                expected: "a map",
-                found: root.kind(),
-            });
-        }
+        dialect::expect(&bytes, dialect::whole(&bytes), "envelope", "a map", dialect::as_map)?;
         fault?;
         fields.frame(bytes)
     }
@@ -176,7 +168,7 @@ impl Slots {
                 &mut self.stanza_id
             }
             "conversationId" => {
-                dialect::expect_text(bytes, value, field)?;
+                dialect::expect(bytes, value, field, "a string", dialect::as_text)?;
                 &mut self.conversation_id
             }
             "type" => &mut self.kind,
@@ -188,14 +180,11 @@ impl Slots {
 
     fn frame(self, bytes: Bytes) -> Result<Frame, DecodeError> {
         let kind = self.kind.ok_or(DecodeError::Missing { field: "type" })?;
-        let kind = dialect::integer_at(&bytes, kind, "type", "an integer of 16 bits, not negative")?;
+        let expected = "an integer of 16 bits, not negative";
+        let kind = dialect::expect(&bytes, kind, "type", expected, dialect::as_integer)?;
         let stanza_id = self.stanza_id.map(|span| stanza_at(&bytes, span)).transpose()?;
         if let Some(span) = self.meta {
-            let (token, _) = Token::read(span.of(&bytes), 0)?;
-            if !matches!(token, Token::Map(_)) {
-                let (offset, found) = (span.start as usize, token.kind());
-                return Err(DecodeError::Field { field: "meta", offset, expected: "a map", found });
-            }
+            dialect::expect(&bytes, span, "meta", "a map", dialect::as_map)?;
             for entry in dialect::entries(&bytes, span)? {
                 entry?;
             }
@@ -213,7 +202,7 @@ impl Slots {
 
 fn stanza_at(bytes: &[u8], span: Span) -> Result<i32, DecodeError> {
     let (field, offset, expected) = ("stanzaId", span.start as usize, "an integer of 32 bits above -2^31");
-    match dialect::integer_at(bytes, span, field, expected)? {
+    match dialect::expect(bytes, span, field, expected, dialect::as_integer)? {
         // The lowest number has no positive counterpart, and stanzas are compared by absolute value.
         i32::MIN => Err(DecodeError::Field { field, offset, expected, found: "-2^31" }),
         id => Ok(id),

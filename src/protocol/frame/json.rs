@@ -1,27 +1,19 @@
 //! Converts frames to and from canonical JSON (`wire.md`, section 9), for display and as input of `frame
 //! encode`.
 
-use bytes::Bytes;
 use serde_json::{Map, Number, Value};
 
 use super::{
     Frame, Kind, Message, ToolUseResult, dialect,
     dialect::{Fields, MapEntry},
-    read::{Failure, ResultIds, list},
+    read::{Failure, ResultIds},
 };
 use crate::{
     tool::{
         ToolResult,
         public::{public_message, public_value, strip},
     },
-    value::{
-        DecodeError, object, parse,
-        scan::Span,
-        to_json,
-        token::{Token, skip},
-        write::Write,
-        write_json,
-    },
+    value::{DecodeError, object, parse, scan::Span, to_json, token::Token, write::Write, write_json},
 };
 
 impl Frame {
@@ -139,7 +131,7 @@ impl Frame {
 
     fn tools(&self, fields: &Fields<'_>) -> Result<Value, DecodeError> {
         let mut tools = Vec::new();
-        for tool in list(self.bytes(), fields, "tools")?.unwrap_or_default() {
+        for tool in fields.list("tools")?.unwrap_or_default() {
             let fields = Fields::find(self.bytes(), tool, dialect::TOOL)?;
             let mut pairs = Vec::new();
             for field in dialect::TOOL {
@@ -171,10 +163,8 @@ impl Frame {
 
     /// Returns the envelope's keys that the protocol does not define.
     fn extra(&self) -> Result<Vec<(Value, Value)>, DecodeError> {
-        let bytes: &Bytes = self.bytes();
-        let envelope = Span { start: 0, end: skip(bytes, 0)? as u32 };
         let mut pairs = Vec::new();
-        for entry in dialect::entries(bytes, envelope)? {
+        for entry in dialect::entries(self.bytes(), dialect::whole(self.bytes()))? {
             let entry = entry?;
             if dialect::envelope_field(entry.key).is_none() {
                 pairs.push((self.value(entry.key_span, false)?, self.value(entry.value, false)?));

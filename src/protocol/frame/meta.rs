@@ -101,23 +101,23 @@ impl Meta {
     /// Returns all entries as one value: a map.
     pub(crate) fn to_body(&self) -> Value {
         let mut out = Vec::new();
-        out.map(self.0.len());
-        for (key, value) in &self.0 {
-            out.str(key);
-            out.extend_from_slice(value.as_bytes());
-        }
+        self.write_entries(&mut out);
         Value::trusted(out.into())
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if self.0.iter().any(|(key, _)| matches!(key.as_str(), "stanzaId" | "conversationId" | "type")) {
+            return Err(EncodeError::Field { field: "meta", reason: "it repeats a key of the envelope" });
+        }
+        self.write_entries(out);
+        Ok(())
+    }
+
+    fn write_entries(&self, out: &mut Vec<u8>) {
         out.map(self.0.len());
         for (key, value) in &self.0 {
-            if matches!(key.as_str(), "stanzaId" | "conversationId" | "type") {
-                return Err(EncodeError::Field { field: "meta", reason: "it repeats a key of the envelope" });
-            }
             out.str(key);
             out.extend_from_slice(value.as_bytes());
         }
-        Ok(())
     }
 }

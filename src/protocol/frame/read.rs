@@ -5,21 +5,12 @@ use bytes::Bytes;
 use super::{
     Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, RegisteredTool,
     ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister, ToolsRegisterAck, ViewUpdate,
-    dialect::{self, CALL_OF_RESULT, Fields, expect_text, required},
+    dialect::{self, CALL_OF_RESULT, Fields, as_text, expect, required},
 };
 use crate::{
     tool::{CallId, ErrorCode, Execution, ProgressStatus},
-    value::{
-        DecodeError, Value,
-        scan::Span,
-        text_of,
-        token::{Token, skip},
-    },
+    value::{DecodeError, Value, text_of},
 };
-
-/// The most tools or features that are read from one frame. The session sets the limit for a registration; this limit
-/// only keeps a list of empty entries from using far more memory than its bytes.
-const MAX_LIST: usize = 1024;
 
 impl Frame {
     /// Reads the body according to its type, in any dialect.
@@ -212,13 +203,9 @@ fn stop(fields: &Fields<'_>) -> Result<ControlStop, DecodeError> {
 }
 
 fn configuration(bytes: &Bytes, fields: &Fields<'_>) -> Result<Configuration, DecodeError> {
-    let features = match list(bytes, fields, "features")? {
-        Some(items) => {
-            let names = items.into_iter().map(|item| expect_text(bytes, item, "features").map(str::to_owned));
-            Some(names.collect::<Result<Vec<_>, _>>()?)
-        }
-        None => None,
-    };
+    let name = |item| expect(bytes, item, "features", "a string", as_text).map(str::to_owned);
+    let names = |items: Vec<_>| items.into_iter().map(name).collect::<Result<Vec<_>, _>>();
+    let features = fields.list("features")?.map(names).transpose()?;
     Ok(Configuration {
         conversation_id: fields.string("conversationId")?,
         last_sequence_seen: fields.integer("lastSequenceSeen")?,
@@ -230,7 +217,7 @@ fn configuration(bytes: &Bytes, fields: &Fields<'_>) -> Result<Configuration, De
 }
 
 fn register(bytes: &Bytes, fields: &Fields<'_>) -> Result<ToolsRegister, DecodeError> {
-    let tools = required("tools", list(bytes, fields, "tools")?)?;
+    let tools = required("tools", fields.list("tools")?)?;
     let tools = tools.into_iter().map(|tool| {
         let fields = Fields::find(bytes, tool, dialect::TOOL)?;
         Ok(RegisteredTool {
@@ -276,28 +263,4 @@ fn view_update(fields: &Fields<'_>) -> Result<ViewUpdate, DecodeError> {
 
 fn call_id(fields: &Fields<'_>) -> Result<CallId, DecodeError> {
     required("id", fields.text("id")?).map(CallId::known)
-}
-
-/// Returns the positions of the values of a list.
-pub(super) fn list(
-    bytes: &[u8],
-    fields: &Fields<'_>,
-    field: &'static str,
-) -> Result<Option<Vec<Span>>, DecodeError> {
-    let Some(place) = fields.span(field) else { return Ok(None) };
-    let offset = place.start as usize;
-    let (token, mut at) = Token::read(bytes, offset)?;
-    let Token::Array(count) = token else {
-        return Err(DecodeError::Field { field, offset, expected: "an array", found: token.kind() });
-    };
-    if count as usize > MAX_LIST {
-        return Err(DecodeError::TooMany { field, count: count as usize, limit: MAX_LIST });
-    }
-    let mut items = Vec::with_capacity(count as usize);
-    for _ in 0..count {
-        let end = skip(bytes, at)?;
-        items.push(Span { start: at as u32, end: end as u32 });
-        at = end;
-    }
-    Ok(Some(items))
 }

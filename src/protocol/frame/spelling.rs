@@ -2,16 +2,10 @@
 
 use super::{
     Frame, Kind,
-    dialect::{self, Field, TOOL},
-    read::{list, older_code},
+    dialect::{self, Field, Fields, TOOL},
+    read::older_code,
 };
-use crate::{
-    protocol::frame::dialect::Fields,
-    value::{
-        scan::Span,
-        token::{Token, skip},
-    },
-};
+use crate::value::{scan::Span, token::Token};
 
 impl Frame {
     /// Returns the keys of envelope, body and tool entries that differ from the written spelling, and error codes in
@@ -19,14 +13,11 @@ impl Frame {
     pub(crate) fn foreign_spellings(&self) -> Vec<String> {
         let mut found = Vec::new();
         let bytes = self.bytes();
-        if let Ok(end) = skip(bytes, 0) {
-            let envelope = Span { start: 0, end: end as u32 };
-            self.each(envelope, |key, _| {
-                if dialect::envelope_field(key.as_bytes()).is_some_and(|name| name != key) {
-                    note(&mut found, key);
-                }
-            });
-        }
+        self.each(dialect::whole(bytes), |key, _| {
+            if dialect::envelope_field(key.as_bytes()).is_some_and(|name| name != key) {
+                note(&mut found, key);
+            }
+        });
         let (Some(table), Some(body)) = (dialect::fields(self.kind()), self.body_span()) else {
             return found;
         };
@@ -46,7 +37,7 @@ impl Frame {
         if self.kind() == Kind::TOOLS_REGISTER
             && let Ok(fields) = Fields::find(bytes, body, table)
         {
-            for tool in list(bytes, &fields, "tools").ok().flatten().unwrap_or_default() {
+            for tool in fields.list("tools").ok().flatten().unwrap_or_default() {
                 self.keys(tool, TOOL, &mut found);
             }
         }
