@@ -4,7 +4,7 @@
 use super::{
     codec::{self, Received},
     context::Context,
-    delivery::{Delivery, Sent, Unfit},
+    delivery::{Delivery, Purpose, Sent, Unfit},
     event::Event,
     jobs::Jobs,
     peers::{Peers, Remote},
@@ -26,9 +26,15 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Sends a frame to one participant.
-    pub(super) fn post(&mut self, to: &Identity, meta: &Meta, message: &Message) -> Result<Sent, Unfit> {
-        self.delivery.post(&mut self.cx, &self.peers, to, meta, message)
+    /// Sends a frame to one participant. Without a purpose nobody else keeps it.
+    pub(super) fn post(
+        &mut self,
+        to: &Identity,
+        meta: &Meta,
+        message: &Message,
+        purpose: Option<Purpose>,
+    ) -> Result<Sent, Unfit> {
+        self.delivery.to(&mut self.cx, &self.peers, to).post(meta, message, purpose)
     }
 
     /// Sends a frame again, under its stanza.
@@ -38,13 +44,19 @@ impl Core {
         stanza: i32,
         meta: &Meta,
         message: &Message,
+        purpose: Option<Purpose>,
     ) -> Result<Sent, Unfit> {
-        self.delivery.post_again(&mut self.cx, &self.peers, to, stanza, meta, message)
+        self.delivery.to(&mut self.cx, &self.peers, to).post_again(stanza, meta, message, purpose)
     }
 
     /// Sends a frame that is known to be small, or whose loss does no harm.
-    pub(super) fn post_small(&mut self, to: &Identity, message: &Message) -> Option<Sent> {
-        self.delivery.post_small(&mut self.cx, &self.peers, to, message)
+    pub(super) fn post_small(
+        &mut self,
+        to: &Identity,
+        message: &Message,
+        purpose: Option<Purpose>,
+    ) -> Option<Sent> {
+        self.delivery.to(&mut self.cx, &self.peers, to).post_small(&Meta::default(), message, purpose)
     }
 
     /// Sends each observer a copy of a frame.
@@ -77,7 +89,7 @@ impl Core {
                 stop_type: Some("all".to_owned()),
                 ..ControlStop::default()
             });
-            if let Err(error) = self.post(&id, &codec::goodbye(), &message) {
+            if let Err(error) = self.post(&id, &codec::goodbye(), &message, None) {
                 tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
             }
             self.peers.said_goodbye(&mut self.delivery, &id);

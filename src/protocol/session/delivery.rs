@@ -10,6 +10,7 @@ mod lane;
 mod large;
 mod loss;
 mod posted;
+mod purpose;
 mod retransmission;
 mod rpc;
 mod rpc_text;
@@ -19,18 +20,14 @@ mod streams;
 use bytes::Bytes;
 
 use self::{
-    backlog::Backlog,
-    frames::Frames,
-    lane::FastLane,
-    large::Large,
-    posted::{Posted, Rule},
-    retransmission::Retransmission,
-    streams::Streams,
+    backlog::Backlog, frames::Frames, lane::FastLane, large::Large, posted::Posted,
+    retransmission::Retransmission, streams::Streams,
 };
 pub(super) use self::{
     deferred::ANSWER_SOON,
-    frames::{NotSent, Purpose},
+    frames::NotSent,
     large::{MAX_REFUSALS, STREAM_REFUSED, wait_after_refusals},
+    purpose::Purpose,
     retransmission::Retransmit,
     rpc::text_packet,
     rpc_text::RpcText,
@@ -53,15 +50,12 @@ use crate::{
 /// 2).
 pub(super) const LAST_STANZA: u32 = i32::MAX as u32 - 100_000;
 
-/// A frame that was sent, identified by its stanza and packet.
+/// A frame that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) stanza: i32,
-    pub(super) packet: u64,
     /// The size of its packet, in bytes.
     pub(super) size: usize,
-    /// Whether it was sent on the fast lane, where several packets carry its stanza.
-    pub(super) is_fast: bool,
 }
 
 /// A frame that cannot be sent.
@@ -96,6 +90,15 @@ struct Link {
     retransmission: Retransmission,
 }
 
+/// The delivery to one peer.
+#[derive(Debug)]
+pub(super) struct To<'a, R> {
+    delivery: &'a mut Delivery,
+    cx: &'a mut Context,
+    peers: &'a R,
+    id: &'a Identity,
+}
+
 impl Delivery {
     /// Returns whether all stanza numbers are used.
     pub(super) fn is_exhausted(&self) -> bool {
@@ -124,7 +127,17 @@ impl Delivery {
         self.large.wants(packet)
     }
 
-    /// Sends a frame to one participant.
+    /// Returns the delivery to one peer.
+    pub(super) fn to<'a, R: Recipients>(
+        &'a mut self,
+        cx: &'a mut Context,
+        peers: &'a R,
+        id: &'a Identity,
+    ) -> To<'a, R> {
+        To { delivery: self, cx, peers, id }
+    }
+
+    /// Sends one participant a frame that nobody else keeps.
     pub(super) fn post(
         &mut self,
         cx: &mut Context,
@@ -133,48 +146,18 @@ impl Delivery {
         meta: &Meta,
         message: &Message,
     ) -> Result<Sent, Unfit> {
-        let limit = limit_to(cx, peers, std::slice::from_ref(to), message);
-        let (stanza, payload) = self.frame(cx, meta, message, limit)?;
-        let mut to = self.to(cx, peers, to);
-        let payload = to.with_acknowledgements(stanza, meta, message, payload);
-        Ok(to.transmit(stanza, message, payload))
+        self.to(cx, peers, to).post(meta, message, None)
     }
 
-    /// Sends a frame again, under its stanza.
-    pub(super) fn post_again(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        stanza: i32,
-        meta: &Meta,
-        message: &Message,
-    ) -> Result<Sent, Unfit> {
-        let payload = Frame::write(stanza, &cx.config.room, meta, message).map_err(Unfit::Encode)?;
-        Ok(self.to(cx, peers, to).transmit(stanza, message, payload))
-    }
-
-    /// Sends a frame that is known to be small, or whose loss does no harm.
+    /// Sends one participant a frame that nobody else keeps, and that is known to be small, or whose loss does no harm.
     pub(super) fn post_small(
         &mut self,
         cx: &mut Context,
         peers: &impl Recipients,
         to: &Identity,
         message: &Message,
-    ) -> Option<Sent> {
-        self.post_small_with(cx, peers, to, &Meta::default(), message)
-    }
-
-    fn post_small_with(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        meta: &Meta,
-        message: &Message,
-    ) -> Option<Sent> {
-        let sent = self.post(cx, peers, to, meta, message);
-        sent.inspect_err(|error| tracing::warn!(%to, ?error, "a frame cannot be sent")).ok()
+    ) {
+        self.to(cx, peers, to).post_small(&Meta::default(), message, None);
     }
 
     /// Sends each observer a copy of a frame.
@@ -198,7 +181,7 @@ impl Delivery {
         let (stanza, payload) = self.frame(cx, meta, message, cx.config.caps.frames.max_packet)?;
         let mut packet = Packet::broadcast(payload);
         packet.id = self.next_packet();
-        self.emit_once(cx, packet, stanza, Rule::of(message));
+        self.emit_kept(cx, packet, stanza, Purpose::of(message));
         Ok(())
     }
 
@@ -254,15 +237,16 @@ impl Delivery {
         call: Option<&CallId>,
     ) {
         let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
-        if !self.to(cx, peers, to).answers(stanza, call) {
-            self.acknowledge_with(cx, peers, to, &Meta::default(), stanza, call);
+        let mut to = self.to(cx, peers, to);
+        if !to.answers(stanza, call) {
+            to.acknowledge_with(&Meta::default(), stanza, call);
         }
     }
 
     /// Pings a peer on both lanes.
     pub(super) fn ping(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
         cx.count(Counter::Pings);
-        let Some(mut packet) = self.keepalive(cx, peers, to, "ping") else { return };
+        let Some(mut packet) = keepalive(cx, to, "ping") else { return };
         // A ping on one lane would test that lane and not the peer. After an outage `_reliable` waits for
         // SCTP's timer, which doubles from 1 s, while `_lossy` answers as soon as the path is back.
         self.transmit(cx, packet.clone());
@@ -274,7 +258,7 @@ impl Delivery {
 
     /// Answers a ping on the lane on which it arrived.
     pub(super) fn pong(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
-        let Some(mut packet) = self.keepalive(cx, peers, to, "pong") else { return };
+        let Some(mut packet) = keepalive(cx, to, "pong") else { return };
         if self.lane_is_open(cx, peers, to) {
             packet.lane = self.links.get(to).map_or(Lane::Reliable, |link| link.lane.last);
         }
@@ -363,48 +347,6 @@ impl Delivery {
         self.streams = Streams::default();
     }
 
-    fn acknowledge_with(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        meta: &Meta,
-        stanza: i32,
-        call: Option<&CallId>,
-    ) {
-        let acknowledgement = Acknowledgement {
-            conversation_id: Some(cx.config.room.clone()),
-            acknowledged_stanza_id: Some(stanza),
-            success: Some(true),
-            acknowledged_message_id: call.map(|id| id.as_str().to_owned()),
-            ..Acknowledgement::default()
-        };
-        self.post_small_with(cx, peers, to, meta, &Message::Acknowledgement(acknowledgement));
-    }
-
-    /// Builds the packet of a ping or pong, which has no stanza.
-    fn keepalive(
-        &mut self,
-        cx: &Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        notes: &str,
-    ) -> Option<Packet> {
-        let message = Message::Acknowledgement(Acknowledgement {
-            conversation_id: Some(cx.config.room.clone()),
-            acknowledged_stanza_id: Some(0),
-            notes: Some(notes.to_owned()),
-            ..Acknowledgement::default()
-        });
-        match Frame::write(0, &cx.config.room, &Meta::default(), &message) {
-            Ok(payload) => Some(self.packet_of(cx, peers, 0, vec![to.clone()], payload, 0, &message)),
-            Err(error) => {
-                tracing::warn!(%error, "a keepalive cannot be encoded");
-                None
-            }
-        }
-    }
-
     /// Sends a frame to several participants.
     pub(super) fn post_to(
         &mut self,
@@ -419,7 +361,7 @@ impl Delivery {
         let (stanza, payload) = self.frame(cx, meta, message, limit)?;
         let id = self.next_packet();
         let packet = self.packet_of(cx, peers, id, to, payload, stanza, message);
-        self.emit_once(cx, packet, stanza, Rule::of(message));
+        self.emit_kept(cx, packet, stanza, Purpose::of(message));
         Ok(())
     }
 
@@ -483,17 +425,21 @@ impl Delivery {
                 packet.stream = Some(format!("{subject}.{}", packet.id).into());
                 self.large.note(packet.id, &packet.to, letter.stanza);
             }
-            self.emit_once(cx, packet, letter.stanza, letter.rule);
+            self.emit_kept(cx, packet, letter.stanza, letter.purpose);
         }
     }
 
-    /// Outputs a packet that has its id, and keeps it in case that it is not sent.
-    fn emit_once(&mut self, cx: &mut Context, packet: Packet, stanza: i32, rule: Rule) {
-        self.posted.note(cx.now, &packet, stanza, rule);
+    /// Outputs a packet that has its id, and keeps its frame until it is acknowledged, or the packet in case that it is not
+    /// sent.
+    fn emit_kept(&mut self, cx: &mut Context, packet: Packet, stanza: i32, purpose: Purpose) {
+        match packet.to.as_slice() {
+            [to] if purpose.has_record() => self.frames.note(to, stanza, packet.id, false, purpose),
+            _ => self.posted.note(cx.now, &packet, stanza, purpose),
+        }
         self.emit_packet(cx, packet);
     }
 
-    /// Outputs a packet that has its id, and that somebody else keeps.
+    /// Outputs a packet that has its id.
     fn emit_packet(&mut self, cx: &mut Context, packet: Packet) {
         cx.count(Counter::FramesOut);
         cx.stats.add(Counter::BytesOut, packet.size());
@@ -527,6 +473,76 @@ impl Delivery {
         }
         packet
     }
+}
+
+impl<R: Recipients> To<'_, R> {
+    /// Sends a frame. Without a purpose nobody else keeps it.
+    pub(super) fn post(
+        &mut self,
+        meta: &Meta,
+        message: &Message,
+        purpose: Option<Purpose>,
+    ) -> Result<Sent, Unfit> {
+        let limit = limit_to(self.cx, self.peers, std::slice::from_ref(self.id), message);
+        let (stanza, payload) = self.delivery.frame(self.cx, meta, message, limit)?;
+        let payload = self.with_acknowledgements(stanza, meta, message, payload);
+        Ok(self.transmit(stanza, message, payload, purpose))
+    }
+
+    /// Sends a frame again, under its stanza.
+    pub(super) fn post_again(
+        &mut self,
+        stanza: i32,
+        meta: &Meta,
+        message: &Message,
+        purpose: Option<Purpose>,
+    ) -> Result<Sent, Unfit> {
+        let payload = Frame::write(stanza, &self.cx.config.room, meta, message).map_err(Unfit::Encode)?;
+        Ok(self.transmit(stanza, message, payload, purpose))
+    }
+
+    /// Sends a frame that is known to be small, or whose loss does no harm.
+    pub(super) fn post_small(
+        &mut self,
+        meta: &Meta,
+        message: &Message,
+        purpose: Option<Purpose>,
+    ) -> Option<Sent> {
+        let to = self.id;
+        let sent = self.post(meta, message, purpose);
+        sent.inspect_err(|error| tracing::warn!(%to, ?error, "a frame cannot be sent")).ok()
+    }
+
+    fn acknowledge_with(&mut self, meta: &Meta, stanza: i32, call: Option<&CallId>) {
+        let acknowledgement = Acknowledgement {
+            conversation_id: Some(self.cx.config.room.clone()),
+            acknowledged_stanza_id: Some(stanza),
+            success: Some(true),
+            acknowledged_message_id: call.map(|id| id.as_str().to_owned()),
+            ..Acknowledgement::default()
+        };
+        self.post_small(meta, &Message::Acknowledgement(acknowledgement), None);
+    }
+
+    fn packet_of(&mut self, id: u64, payload: Bytes, stanza: i32, message: &Message) -> Packet {
+        self.delivery.packet_of(self.cx, self.peers, id, vec![self.id.clone()], payload, stanza, message)
+    }
+}
+
+/// Builds the packet of a ping or pong, which has no stanza.
+fn keepalive(cx: &Context, to: &Identity, notes: &str) -> Option<Packet> {
+    let message = Message::Acknowledgement(Acknowledgement {
+        conversation_id: Some(cx.config.room.clone()),
+        acknowledged_stanza_id: Some(0),
+        notes: Some(notes.to_owned()),
+        ..Acknowledgement::default()
+    });
+    let payload = Frame::write(0, &cx.config.room, &Meta::default(), &message);
+    let payload =
+        payload.inspect_err(|error| tracing::warn!(%error, "a keepalive cannot be encoded")).ok()?;
+    let mut packet = Packet::new([to.clone()], payload);
+    packet.overtakes = true;
+    Some(packet)
 }
 
 /// Returns the size of the largest frame that may be sent to these participants, in bytes.

@@ -596,10 +596,8 @@ impl Outgoing {
         // Under its first stanza. An owner that has forgotten the request has a floor above it and answers
         // 304. Under a new stanza it would take the request for a new one and run the tool again (`wire.md`,
         // section 5.1).
-        let sent = core.post_again(&owner, stanza, &meta, &message);
-        let sent = sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()?;
-        core.delivery.await_acknowledgement(&owner, &sent, Purpose::Request(id.clone()));
-        Some(sent)
+        let sent = core.post_again(&owner, stanza, &meta, &message, Some(Purpose::Request(id.clone())));
+        sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()
     }
 
     pub(super) fn requested(&mut self, core: &mut Core, key: CallKey) {
@@ -655,7 +653,8 @@ impl Outgoing {
         }
         let instance = remote.instance().cloned().filter(|_| !remote.is_plain());
         let (meta, message) = request(core, call, instance.as_ref());
-        let sent = core.post(owner, &meta, &message).map_err(|unfit| match unfit {
+        let purpose = Some(Purpose::Request(call.id.clone()));
+        let sent = core.post(owner, &meta, &message, purpose).map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
             Unfit::Encode(error) => CallError::from(error),
         })?;
@@ -665,7 +664,6 @@ impl Outgoing {
         if let Some(before) = call.asked() {
             core.delivery.forget_frame(&before.owner, before.stanza);
         }
-        core.delivery.await_acknowledgement(owner, &sent, Purpose::Request(call.id.clone()));
         let again = call.asked().is_some();
         Ok(Asked { instance, again, ..Asked::new(core, call, owner, sent.stanza) })
     }

@@ -299,11 +299,9 @@ fn takes_views(remote: &Remote) -> bool {
 /// Sends a client a state. One that does not take byte streams gets only states that fit a packet.
 fn post(core: &mut Core, id: &Identity, latest: &ViewUpdate) -> Progress {
     let acknowledges = core.peers.get(id).is_some_and(|remote| remote.lists(Feature::Ack));
-    match core.post(id, &Meta::default(), &Message::ViewUpdate(latest.clone())) {
-        Ok(sent) if acknowledges => {
-            core.delivery.await_acknowledgement(id, &sent, Purpose::View);
-            Progress::Sent(sent.stanza)
-        }
+    let purpose = acknowledges.then_some(Purpose::View);
+    match core.post(id, &Meta::default(), &Message::ViewUpdate(latest.clone()), purpose) {
+        Ok(sent) if acknowledges => Progress::Sent(sent.stanza),
         Ok(_) => Progress::Done,
         Err(error) => {
             if let Unfit::TooLarge { .. } = error {

@@ -1,37 +1,18 @@
 //! Keeps one record for each unacknowledged frame.
 //!
-//! A record states the purpose of its frame. Acknowledgements, unsent packets, refused streams and retransmissions find
+//! A record states the [`Purpose`] of its frame. Acknowledgements, unsent packets, refused streams and retransmissions find
 //! the record by the frame's stanza or its last packet. Records are kept when the sids change; the sender of a frame
 //! removes its record.
 
 use std::time::Duration;
 
-use super::{Delivery, MAX_REFUSALS, Sent, flight::Unsent};
+use super::{Delivery, MAX_REFUSALS, flight::Unsent, purpose::Purpose};
 use crate::{
     protocol::session::{SendFailure, codec, context::Context},
     sorted::SortedMap,
     tool::CallId,
     transport::{Identity, Lane},
 };
-
-/// The purpose of a frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// The request of an open call.
-    Request(CallId),
-    /// The stop of a settled call.
-    Stop(CallId),
-    /// The result of a request.
-    Result(CallId),
-    /// The claim of an `either` call.
-    Claim(CallId),
-    /// A client's request that its assistant stops calls.
-    StopRequest,
-    /// A state of a view.
-    View,
-    /// What nobody else keeps: `Posted` sends its packet again.
-    Once,
-}
 
 /// A packet that was not sent. No later packet has carried its frame.
 #[derive(Debug)]
@@ -65,15 +46,6 @@ struct Frame {
     must_wait: bool,
     /// Whether its last packet was not sent, so that it must be sent again.
     is_unsent: bool,
-}
-
-impl Purpose {
-    fn call(&self) -> Option<&CallId> {
-        match self {
-            Self::Request(call) | Self::Stop(call) | Self::Result(call) | Self::Claim(call) => Some(call),
-            Self::StopRequest | Self::View | Self::Once => None,
-        }
-    }
 }
 
 impl Frames {
@@ -114,29 +86,23 @@ impl Frames {
         self.by_peer.get(id).into_iter().flat_map(SortedMap::values)
     }
 
-    fn note(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
-        self.by_packet.insert(sent.packet, (to.clone(), sent.stanza));
+    /// Records a frame that its peer must acknowledge. It is sent in this packet, or sent again under its stanza.
+    pub(super) fn note(&mut self, to: &Identity, stanza: i32, packet: u64, is_fast: bool, purpose: Purpose) {
+        self.by_packet.insert(packet, (to.clone(), stanza));
         let frames = self.by_peer.entry(to.clone()).or_default();
-        if let Some(frame) = frames.get_mut(&sent.stanza.unsigned_abs()) {
+        if let Some(frame) = frames.get_mut(&stanza.unsigned_abs()) {
             self.by_packet.remove(&frame.packet);
-            frame.packet = sent.packet;
+            frame.packet = packet;
             // A frame that was ever on the fast lane stays so while a packet of it may have left: an unsent
             // reliable packet then proves nothing about the lossy ones.
-            frame.is_fast = sent.is_fast || (frame.is_fast && frame.left > 0);
+            frame.is_fast = is_fast || (frame.is_fast && frame.left > 0);
             frame.left += 1;
             (frame.must_wait, frame.is_unsent) = (false, false);
             return;
         }
-        let frame = Frame {
-            purpose,
-            packet: sent.packet,
-            left: 1,
-            is_fast: sent.is_fast,
-            refusals: 0,
-            must_wait: false,
-            is_unsent: false,
-        };
-        frames.insert(sent.stanza.unsigned_abs(), frame);
+        let frame =
+            Frame { purpose, packet, left: 1, is_fast, refusals: 0, must_wait: false, is_unsent: false };
+        frames.insert(stanza.unsigned_abs(), frame);
     }
 
     fn remove(&mut self, to: &Identity, stanza: i32) -> Option<Frame> {
@@ -166,12 +132,6 @@ pub(crate) struct Acknowledged {
 }
 
 impl Delivery {
-    /// Records a frame that its peer must acknowledge. It was sent, or sent again under its stanza.
-    pub(crate) fn await_acknowledgement(&mut self, to: &Identity, sent: &Sent, purpose: Purpose) {
-        self.posted.is_kept(sent.packet);
-        self.frames.note(to, sent, purpose);
-    }
-
     /// Handles a peer's acknowledgement, which may name a call.
     pub(crate) fn acknowledged(&mut self, by: &Identity, stanza: i32, named: Option<&str>) -> Acknowledged {
         // A program that restarts counts its stanzas from 1 again. A late acknowledgement for the earlier run

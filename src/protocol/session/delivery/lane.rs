@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Context, Counter, Delivery, Feature, Recipients, Sent,
+    Context, Counter, Delivery, Feature, Recipients, Sent, To,
     arrivals::{Answer, Arrivals},
     backlog::Backlog,
     deferred::{Deferred, Held},
     flight::{Due, Flight},
     loss::Loss,
-    posted::Rule,
+    purpose::{Purpose, is_of_handshake},
     rtt::RoundTrip,
 };
 use crate::{
@@ -87,26 +87,7 @@ enum Route {
     Both,
 }
 
-/// The delivery to one peer.
-#[derive(Debug)]
-pub(crate) struct To<'a, R> {
-    delivery: &'a mut Delivery,
-    cx: &'a mut Context,
-    peers: &'a R,
-    id: &'a Identity,
-}
-
 impl Delivery {
-    /// Returns the delivery to one peer.
-    pub(crate) fn to<'a, R: Recipients>(
-        &'a mut self,
-        cx: &'a mut Context,
-        peers: &'a R,
-        id: &'a Identity,
-    ) -> To<'a, R> {
-        To { delivery: self, cx, peers, id }
-    }
-
     /// Returns whether frames to this peer may be sent on the lossy lane.
     pub(crate) fn lane_is_open(&self, cx: &Context, peers: &impl Recipients, to: &Identity) -> bool {
         // A packet on `_lossy` can overtake the Configuration on `_reliable`. A result that did so ended the
@@ -138,8 +119,14 @@ impl Delivery {
 }
 
 impl<R: Recipients> To<'_, R> {
-    /// Sends a frame and selects its lane.
-    pub(super) fn transmit(mut self, stanza: i32, message: &Message, payload: Bytes) -> Sent {
+    /// Sends a frame and selects its lane. Without a purpose nobody else keeps the frame.
+    pub(super) fn transmit(
+        &mut self,
+        stanza: i32,
+        message: &Message,
+        payload: Bytes,
+        purpose: Option<Purpose>,
+    ) -> Sent {
         let payload = self.delivery.as_sent(self.cx, self.peers, self.id, payload);
         let size = payload.len();
         let route = self.route_of(message, &payload);
@@ -149,23 +136,29 @@ impl<R: Recipients> To<'_, R> {
             self.settle_deferred(&result.id, &route);
         }
         let id = self.delivery.next_packet();
-        let is_fast = matches!(route, Route::Fast);
-        let to = vec![self.id.clone()];
-        let packet = self.delivery.packet_of(self.cx, self.peers, id, to, payload.clone(), stanza, message);
+        // What strangers are answered is not kept: they could fill the memory.
+        let purpose =
+            purpose.unwrap_or_else(|| match self.peers.is_reachable(self.id) || is_of_handshake(message) {
+                true => Purpose::of(message),
+                false => Purpose::Never,
+            });
         if !matches!(route, Route::Reliable) {
             self.transmit_as(id, Lane::Lossy, payload.clone());
         }
-        // What strangers are answered is not kept: they could fill the memory.
-        let rule = match self.peers.is_reachable(self.id) || Rule::is_of_handshake(message) {
-            true => Rule::of(message),
-            false => Rule::Never,
-        };
         match route {
-            Route::Reliable | Route::Both => self.delivery.emit_once(self.cx, packet, stanza, rule),
+            Route::Reliable | Route::Both => {
+                let packet = self.packet_of(id, payload, stanza, message);
+                self.delivery.emit_kept(self.cx, packet, stanza, purpose);
+            }
             Route::Fast => {
                 let now = self.cx.now;
                 self.cx.count(Counter::FastFrames);
-                self.delivery.posted.note(now, &packet, stanza, rule);
+                if purpose.has_record() {
+                    self.delivery.frames.note(self.id, stanza, id, true, purpose);
+                } else if purpose != Purpose::Never {
+                    let packet = self.packet_of(id, payload.clone(), stanza, message);
+                    self.delivery.posted.note(now, &packet, stanza, purpose);
+                }
                 let Delivery { links, backlog, .. } = &mut *self.delivery;
                 if let Some(link) = links.get_mut(self.id) {
                     let spacing = link.lane.spacing(now, backlog);
@@ -176,7 +169,7 @@ impl<R: Recipients> To<'_, R> {
             }
             Route::Once => {} // its peer repeats the frame that this one answers
         }
-        Sent { stanza, packet: id, size, is_fast }
+        Sent { stanza, size }
     }
 
     /// Handles a received frame: the frames that it acknowledges, and the lane for its answer.
@@ -378,7 +371,7 @@ impl<R: Recipients> To<'_, R> {
 
     fn acknowledge_held(&mut self, it: &Held) {
         let meta = codec::held(it.time(self.cx.now));
-        self.delivery.acknowledge_with(self.cx, self.peers, self.id, &meta, it.stanza, Some(&it.call));
+        self.acknowledge_with(&meta, it.stanza, Some(&it.call));
     }
 
     fn transmit_due(&mut self, due: Due) {

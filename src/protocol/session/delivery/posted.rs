@@ -3,9 +3,9 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use super::purpose::{Purpose, Subject};
 use crate::{
     clock::{Instant, later},
-    protocol::frame::Message,
     sorted::SortedSet,
     transport::{Identity, Packet},
 };
@@ -22,53 +22,6 @@ const KEPT: Duration = Duration::from_secs(30);
 const MAX_LARGE_BYTES: usize = 4 * 1024 * 1024;
 const LARGE: usize = 1_200;
 
-/// What becomes of a packet that was not sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// It is sent again.
-    Again,
-    /// It is sent again, unless a later packet to the same receivers is about the same.
-    Latest(Subject),
-    /// Nothing: it is of no use later.
-    Never,
-}
-
-/// What a frame is about, and replaces: its type and its call or view.
-type Subject = (u16, Box<str>);
-
-impl Rule {
-    /// Returns the rule for a frame. [`Delivery::await_acknowledgement`](super::Delivery::await_acknowledgement) gives it a
-    /// record of its own in place of this.
-    pub(super) fn of(message: &Message) -> Self {
-        let latest = |about: &str| Self::Latest((message.kind().code(), about.into()));
-        match message {
-            // A late one would change back what a later one has changed.
-            Message::Configuration(_) | Message::ToolsRegister(_) | Message::ToolsRegisterAck(_) => {
-                latest("")
-            }
-            Message::ToolProgress(progress) => latest(progress.id.as_str()),
-            Message::ViewUpdate(view) => latest(&view.view),
-            // Nothing follows a goodbye, and a heartbeat is followed by the next.
-            Message::ControlStop(stop) if stop.stop_type.is_some() => Self::Never,
-            Message::Heartbeat => Self::Never,
-            Message::Acknowledgement(_)
-            | Message::Error(_)
-            | Message::ToolUseRequest(_)
-            | Message::ToolUseResult(_)
-            | Message::ControlStop(_)
-            | Message::Other(..) => Self::Again,
-        }
-    }
-
-    /// Returns whether a frame may be sent to a participant before the handshake with it.
-    pub(super) fn is_of_handshake(message: &Message) -> bool {
-        matches!(
-            message,
-            Message::Configuration(_) | Message::ToolsRegister(_) | Message::ToolsRegisterAck(_)
-        )
-    }
-}
-
 /// The packets that were sent a moment ago, and those that wait to be sent again.
 #[derive(Debug, Default)]
 pub(super) struct Posted {
@@ -82,7 +35,7 @@ pub(super) struct Posted {
 pub(super) struct Letter {
     pub(super) packet: Packet,
     pub(super) stanza: i32,
-    pub(super) rule: Rule,
+    pub(super) purpose: Purpose,
     at: Instant,
     /// The receiver for which it waits. A packet to the whole room waits for the local identity.
     waits_for: Option<Identity>,
@@ -91,36 +44,26 @@ pub(super) struct Letter {
 impl Letter {
     /// Returns what a later packet would replace, and its id.
     fn about(&self) -> Option<((&Subject, &[Identity]), u64)> {
-        let Rule::Latest(subject) = &self.rule else { return None };
+        let Purpose::Latest(subject) = &self.purpose else { return None };
         Some(((subject, self.packet.to.as_slice()), self.packet.id))
     }
 }
 
 impl Posted {
-    /// Keeps a packet that is sent now, unless its rule makes that unnecessary.
-    pub(super) fn note(&mut self, now: Instant, packet: &Packet, stanza: i32, rule: Rule) {
-        if rule == Rule::Never {
+    /// Keeps a packet that is sent now, unless it is of no use later.
+    pub(super) fn note(&mut self, now: Instant, packet: &Packet, stanza: i32, purpose: Purpose) {
+        if purpose == Purpose::Never {
             return;
         }
         let is_old = |it: &Letter| later(it.at, KEPT) <= now;
         while self.sent.len() >= MAX_POSTED || self.sent.front().is_some_and(is_old) {
             self.sent.pop_front();
         }
-        if rule != Rule::Again {
-            self.waiting.retain(|it| it.rule != rule || it.packet.to != packet.to);
+        if purpose != Purpose::Once {
+            self.waiting.retain(|it| it.purpose != purpose || it.packet.to != packet.to);
         }
-        self.sent.push_back(Letter { packet: packet.clone(), stanza, rule, at: now, waits_for: None });
+        self.sent.push_back(Letter { packet: packet.clone(), stanza, purpose, at: now, waits_for: None });
         limit_large(&mut self.sent);
-    }
-
-    /// Forgets a packet whose frame has a record of its own.
-    pub(super) fn is_kept(&mut self, packet: u64) {
-        // It was sent a moment ago, so it is among the last.
-        if let Some(at) = self.sent.iter().rposition(|it| it.packet.id <= packet)
-            && self.sent.get(at).is_some_and(|it| it.packet.id == packet)
-        {
-            self.sent.remove(at);
-        }
     }
 
     /// Returns the receivers and the stanza of a packet that was sent a moment ago.
@@ -202,8 +145,8 @@ mod tests {
         packet
     }
 
-    fn about(what: &str) -> Rule {
-        Rule::Latest((1, what.into()))
+    fn about(what: &str) -> Purpose {
+        Purpose::Latest((1, what.into()))
     }
 
     fn waiting(posted: &mut Posted, of: Option<&str>) -> Vec<u64> {
@@ -213,17 +156,16 @@ mod tests {
     #[test]
     fn packet_that_was_not_sent_waits_unless_a_later_one_is_about_the_same() {
         let (mut posted, now) = (Posted::default(), an_instant());
-        let rules = [about("x"), about("y"), Rule::Again, Rule::Again, about("x"), Rule::Never];
-        for (id, rule) in (1..).zip(rules) {
-            posted.note(now, &packet(id, "a", 9), 1, rule);
+        let purposes = [about("x"), about("y"), Purpose::Once, Purpose::Never, about("x"), Purpose::Once];
+        for (id, purpose) in (1..).zip(purposes) {
+            posted.note(now, &packet(id, "a", 9), 1, purpose);
         }
         posted.note(now, &packet(7, "b", 9), 1, about("y"));
-        posted.is_kept(4);
         for id in 1..=7 {
             posted.unsent(id, Some(&if id == 7 { "b" } else { "a" }.into()));
         }
         assert_eq!(waiting(&mut posted, Some("b")), [7]);
-        assert_eq!(waiting(&mut posted, None), [2, 3, 5]);
+        assert_eq!(waiting(&mut posted, None), [2, 3, 5, 6]);
         assert!(waiting(&mut posted, None).is_empty());
     }
 
@@ -231,13 +173,13 @@ mod tests {
     fn packets_are_kept_for_30_seconds_and_within_limits() {
         let (mut posted, now) = (Posted::default(), an_instant());
         for id in 1..=MAX_POSTED as u64 + 1 {
-            posted.note(now, &packet(id, "a", 9), 1, Rule::Again);
+            posted.note(now, &packet(id, "a", 9), 1, Purpose::Once);
         }
         assert!(posted.find(1).is_none() && posted.find(2).is_some());
-        posted.note(now + KEPT, &packet(9_000, "a", 9), 1, Rule::Again);
+        posted.note(now + KEPT, &packet(9_000, "a", 9), 1, Purpose::Once);
         assert!(posted.find(5).is_none() && posted.find(9_000).is_some());
         for id in 9_001..9_006 {
-            posted.note(now + KEPT, &packet(id, "a", 1024 * 1024), 1, Rule::Again);
+            posted.note(now + KEPT, &packet(id, "a", 1024 * 1024), 1, Purpose::Once);
         }
         let kept: Vec<_> = (9_000..9_006).filter(|id| posted.find(*id).is_some()).collect();
         assert_eq!(kept, [9_000, 9_002, 9_003, 9_004, 9_005], "large ones leave no room for each other");

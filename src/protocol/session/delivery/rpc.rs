@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 
-use super::{Context, Counter, Delivery, Sent, posted::Rule};
+use super::{Context, Counter, Delivery, Purpose, Sent};
 use crate::{
     protocol::{rpc, session::peers::Peers},
     transport::{Compression, Identity, Packet, Participant, RpcMessage, RpcRequest, TextStream},
@@ -23,7 +23,7 @@ impl Delivery {
     pub(crate) fn send_rpc(&mut self, cx: &mut Context, peers: &Peers, mut packet: Packet) {
         packet.id = self.next_packet();
         let may_call = packet.to.first().is_some_and(|to| peers.may_call_by_rpc(cx, to));
-        self.emit_once(cx, packet, 0, if may_call { Rule::Again } else { Rule::Never });
+        self.emit_kept(cx, packet, 0, if may_call { Purpose::Once } else { Purpose::Never });
     }
 
     /// Pings a participant by a request for a method that nobody has, under this id. The ping is followed by the next.
@@ -38,17 +38,17 @@ impl Delivery {
 
     /// Sends the request of a call by RPC, or the answer. Its stanza is not on the wire: it identifies the record, as that of a
     /// frame does. An answer has one that no frame reaches, so that frames have the same stanzas whatever was answered.
-    pub(crate) fn post_rpc(&mut self, cx: &mut Context, mut packet: Packet, is_answer: bool) -> Sent {
+    pub(crate) fn post_rpc(&mut self, cx: &mut Context, mut packet: Packet, purpose: Purpose) -> Sent {
         packet.id = self.next_packet();
-        let stanza = match is_answer {
-            true => i32::MAX - i32::try_from(packet.id % (1 << 30)).unwrap_or(0),
-            false => self.use_stanza(cx),
+        let stanza = match purpose {
+            Purpose::Result(_) => i32::MAX - i32::try_from(packet.id % (1 << 30)).unwrap_or(0),
+            _ => self.use_stanza(cx),
         };
         if packet.stream.is_some() {
             self.large.note(packet.id, &packet.to, stanza);
         }
-        let sent = Sent { stanza, packet: packet.id, size: packet.size(), is_fast: false };
-        self.emit_packet(cx, packet);
+        let sent = Sent { stanza, size: packet.size() };
+        self.emit_kept(cx, packet, stanza, purpose);
         sent
     }
 }

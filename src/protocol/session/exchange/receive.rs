@@ -168,7 +168,7 @@ impl Exchange {
                     self.outgoing.request_unsent(core, &call, why);
                 }
             }
-            Purpose::Claim(_) | Purpose::Once => {}
+            Purpose::Claim(_) | Purpose::Once | Purpose::Latest(_) | Purpose::Never => {}
             Purpose::View => self.views.unsent(core, &to, stanza, why),
             Purpose::Stop(call) => self.outgoing.stop_unsent(&call, stanza),
             Purpose::StopRequest => self.outgoing.stop_request_unsent(stanza),

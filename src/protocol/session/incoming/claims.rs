@@ -66,11 +66,11 @@ impl Incoming {
         let message = claim_message(core, inbound.stanza, &call);
         // Before the table has an entry: a request that cannot be claimed stays unanswered, and the assistant
         // runs the call when its window ends.
-        let Some(sent) = core.post_small(&inbound.caller, &message) else { return };
+        let purpose = Some(Purpose::Claim(call.clone()));
+        let Some(sent) = core.post_small(&inbound.caller, &message, purpose) else { return };
         let job = core.cx.next_job_key();
         let keep = limit.saturating_add(core.cx.config.times.memory);
         core.cx.set_timer(Timer::ClaimDeadline(job), limit);
-        core.delivery.await_acknowledgement(&inbound.caller, &sent, Purpose::Claim(call.clone()));
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
         cache.begin(&inbound.request, Form::Frame, inbound.stanza, keep, RequestState::Claiming);
         cache
@@ -83,12 +83,10 @@ impl Incoming {
         core.peers.get(id).filter(|remote| remote.is_reachable())?;
         let claim = self.caches.get(id)?.claims.get(call)?;
         let (stanza, message) = (claim.stanza, claim_message(core, claim.inbound.stanza, call));
-        let sent = core.post_again(id, stanza, &Meta::default(), &message);
-        let sent =
-            sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()?;
-        // Under the claim's stanza, so that the answers to both are answers to this record.
-        core.delivery.await_acknowledgement(id, &sent, Purpose::Claim(call.clone()));
-        Some(sent)
+        // Under the claim's stanza, so that the answers to both are answers to one record.
+        let purpose = Some(Purpose::Claim(call.clone()));
+        let sent = core.post_again(id, stanza, &Meta::default(), &message, purpose);
+        sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()
     }
 
     /// Handles the caller's answer to a claim. Only a success starts the call.

@@ -10,7 +10,7 @@ use crate::{
         session::{
             Counter,
             codec::{self, result_message},
-            delivery::{Sent, text_packet},
+            delivery::{Purpose, Sent, text_packet},
             peers::Remote,
         },
     },
@@ -54,7 +54,7 @@ pub(super) fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &
         return message;
     }
     let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
-    if let Err(error) = core.post(&inbound.caller, &meta, &message) {
+    if let Err(error) = core.post(&inbound.caller, &meta, &message, None) {
         tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
     }
     message
@@ -101,7 +101,7 @@ pub(super) fn send_result(
             text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
         }
     };
-    Some(delivery.post_rpc(cx, packet, true))
+    Some(delivery.post_rpc(cx, packet, Purpose::Result(result.id.clone())))
 }
 
 /// Sends an error that is not kept.

@@ -227,22 +227,23 @@ impl Incoming {
                 return None; // nothing acknowledges it, so it is sent once
             }
             let sent = form::send_result(core, caller, *version, result, began)?;
-            core.delivery.await_acknowledgement(caller, &sent, Purpose::Result(call.clone()));
             cache.sent_by_rpc(core.cx.now, call, sent.stanza);
             self.set_expiry(core, caller);
             return None;
         }
         let meta = if began { codec::begun() } else { Meta::default() };
+        // A plain caller acknowledges nothing, so the result is sent once.
+        let purpose = acknowledges.then(|| Purpose::Result(call.clone()));
         let sent = match before {
             // Under its stanza, by which the caller's acknowledgement finds it whichever copy arrives.
-            Some(stanza) => core.post_again(caller, stanza, &meta, &message),
-            None => core.post(caller, &meta, &message),
+            Some(stanza) => core.post_again(caller, stanza, &meta, &message, purpose.clone()),
+            None => core.post(caller, &meta, &message, purpose.clone()),
         };
         let sent = match sent {
             Err(Unfit::TooLarge { size, limit }) => {
                 // The caller may have returned without byte streams since this result was made.
                 message = result_message(&core.cx.config.room, call, Err(too_large(size, limit)));
-                core.post(caller, &meta, &message)
+                core.post(caller, &meta, &message, purpose)
             }
             sent => sent,
         };
@@ -258,9 +259,8 @@ impl Incoming {
                 if let Some(answer) = cache.answer_of(call) {
                     (answer.message, answer.sent) = (message, Some(sent.stanza));
                 }
-                core.delivery.await_acknowledgement(caller, sent, Purpose::Result(call.clone()));
             }
-            Ok(_) => cache.acknowledged(core.cx.now, call), // a plain caller acknowledges nothing, so the result is sent once
+            Ok(_) => cache.acknowledged(core.cx.now, call),
             Err(error) => {
                 tracing::warn!(%call, ?error, "a result cannot be sent");
                 cache.acknowledged(core.cx.now, call);

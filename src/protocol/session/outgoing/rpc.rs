@@ -249,9 +249,7 @@ fn post(core: &mut Core, call: &Call, owner: &Identity, reach: Reach, id: &str) 
         let attributes = rpc::request_attributes(id, &call.tool, timeout);
         text_packet(cx, owner, described, RPC_REQUEST_TOPIC, attributes, payload.into())
     };
-    let sent = delivery.post_rpc(cx, packet, false);
-    delivery.await_acknowledgement(owner, &sent, Purpose::Request(call.id.clone()));
-    Ok(sent)
+    Ok(delivery.post_rpc(cx, packet, Purpose::Request(call.id.clone())))
 }
 
 /// Converts an answer to the call's result. The owner does not say whether the tool had started.

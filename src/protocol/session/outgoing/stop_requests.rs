@@ -79,19 +79,19 @@ impl Outgoing {
                 target_id: stop.target.as_ref().map(|call| call.as_str().to_owned()),
                 ..ControlStop::default()
             });
+            let purpose = Some(Purpose::StopRequest);
             let sent = match stop.sent {
                 Some(_) if !again => continue,
                 Some(stanza) => core
                     // By its stanza the assistant recognizes a repeated stop of all calls. Under a new one it
                     // would end the calls that have begun since (`wire.md`, section 5.4).
-                    .post_again(to, stanza, &Meta::default(), &message)
+                    .post_again(to, stanza, &Meta::default(), &message, purpose)
                     .inspect_err(|error| tracing::warn!(%to, ?error, "a stop cannot be sent again"))
                     .ok(),
-                None => core.post_small(to, &message),
+                None => core.post_small(to, &message, purpose),
             };
             if let Some(sent) = sent {
                 stop.sent = Some(sent.stanza);
-                core.delivery.await_acknowledgement(to, &sent, Purpose::StopRequest);
             }
         }
         self.stop_requests.0 = stops;

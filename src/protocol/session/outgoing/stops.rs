@@ -30,11 +30,10 @@ impl Outgoing {
             return;
         }
         let message = stop_message(core, &owner, call, gone.reason());
-        let sent = core.post_small(&owner, &message);
+        let sent = core.post_small(&owner, &message, Some(Purpose::Stop(call.clone())));
         core.copy(&Meta::default(), &message);
         if let Some(sent) = sent {
             self.settled.stop_sent(call, sent.stanza);
-            core.delivery.await_acknowledgement(&owner, &sent, Purpose::Stop(call.clone()));
         }
     }
 
@@ -43,9 +42,7 @@ impl Outgoing {
         let gone = self.settled.get(call)?;
         let (owner, stanza) = (gone.asked().owner.clone(), gone.stop_sent_as()?);
         let message = stop_message(core, &owner, call, gone.reason());
-        let sent = core.post_again(&owner, stanza, &Meta::default(), &message).ok()?;
-        core.delivery.await_acknowledgement(&owner, &sent, Purpose::Stop(call.clone()));
-        Some(sent)
+        core.post_again(&owner, stanza, &Meta::default(), &message, Some(Purpose::Stop(call.clone()))).ok()
     }
 
     /// Sends the waiting stops of an owner that is reachable again.
@@ -70,7 +67,7 @@ impl Outgoing {
         }
         let message = stop_message(core, owner, call, StopReason::Caller);
         // The settled call's own stop belongs to its last owner, so nothing sends this one again in another join.
-        core.post_small(owner, &message);
+        core.post_small(owner, &message, None);
     }
 
     /// Notes that a stop was acknowledged. Another instance than the one that got the request cannot stop the call, so
