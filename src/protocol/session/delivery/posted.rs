@@ -26,8 +26,16 @@ const LARGE: usize = 1_200;
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     /// Ordered by their ids.
-    sent: VecDeque<Letter>,
-    waiting: VecDeque<Letter>,
+    sent: Letters,
+    waiting: Letters,
+}
+
+/// At most [`MAX_POSTED`] packets, of which the large ones have at most [`MAX_LARGE_BYTES`], or are one of any size.
+#[derive(Debug, Default)]
+struct Letters {
+    list: VecDeque<Letter>,
+    /// The bytes of all large packets.
+    large_bytes: usize,
 }
 
 /// A packet that nobody else keeps.
@@ -42,6 +50,11 @@ pub(super) struct Letter {
 }
 
 impl Letter {
+    /// Returns the bytes of a large packet; 0 for a small one.
+    fn large_bytes(&self) -> usize {
+        Some(self.packet.size()).filter(|size| *size > LARGE).unwrap_or(0)
+    }
+
     /// Returns what a later packet would replace, and its id.
     fn about(&self) -> Option<((&Subject, &[Identity]), u64)> {
         let Purpose::Latest(subject) = &self.purpose else { return None };
@@ -56,32 +69,27 @@ impl Posted {
             return;
         }
         let is_old = |it: &Letter| later(it.at, KEPT) <= now;
-        while self.sent.len() >= MAX_POSTED || self.sent.front().is_some_and(is_old) {
-            self.sent.pop_front();
+        while self.sent.list.front().is_some_and(is_old) {
+            self.sent.remove(0);
         }
         if purpose != Purpose::Once {
             self.waiting.retain(|it| it.purpose != purpose || it.packet.to != packet.to);
         }
-        self.sent.push_back(Letter { packet: packet.clone(), stanza, purpose, at: now, waits_for: None });
-        limit_large(&mut self.sent);
+        self.sent.push(Letter { packet: packet.clone(), stanza, purpose, at: now, waits_for: None });
     }
 
     /// Returns the receivers and the stanza of a packet that was sent a moment ago.
     pub(super) fn find(&self, packet: u64) -> Option<(&[Identity], i32)> {
-        let at = self.sent.binary_search_by_key(&packet, |it| it.packet.id).ok()?;
-        self.sent.get(at).map(|it| (it.packet.to.as_slice(), it.stanza))
+        let it = self.sent.list.get(self.sent.place_of(packet)?)?;
+        Some((it.packet.to.as_slice(), it.stanza))
     }
 
     /// Notes that a packet was not sent. It is sent again later, unless it waits for nobody.
     pub(super) fn unsent(&mut self, packet: u64, waits_for: Option<&Identity>) {
-        let Ok(at) = self.sent.binary_search_by_key(&packet, |it| it.packet.id) else { return };
-        let Some(mut letter) = self.sent.remove(at).filter(|_| waits_for.is_some()) else { return };
-        letter.waits_for = waits_for.cloned();
-        if self.waiting.len() >= MAX_POSTED {
-            self.waiting.pop_front();
+        let letter = self.sent.place_of(packet).and_then(|at| self.sent.remove(at));
+        if let Some(letter) = letter.filter(|_| waits_for.is_some()) {
+            self.waiting.push(Letter { waits_for: waits_for.cloned(), ..letter });
         }
-        self.waiting.push_back(letter);
-        limit_large(&mut self.waiting);
     }
 
     /// Takes the packets that wait, in their order: those to this participant first, or all. Leaves out those that a later
@@ -89,9 +97,9 @@ impl Posted {
     pub(super) fn take_waiting(&mut self, of: Option<&Identity>) -> VecDeque<Letter> {
         let is_taken = |it: &Letter| of.is_none() || it.packet.to.is_empty() || it.waits_for.as_ref() == of;
         let (mut taken, rest): (VecDeque<_>, _) =
-            std::mem::take(&mut self.waiting).into_iter().partition(is_taken);
-        self.waiting = rest;
-        let mut about: Vec<_> = self.sent.iter().chain(&taken).filter_map(Letter::about).collect();
+            std::mem::take(&mut self.waiting.list).into_iter().partition(is_taken);
+        self.waiting = Letters::of(rest);
+        let mut about: Vec<_> = self.sent.list.iter().chain(&taken).filter_map(Letter::about).collect();
         about.sort_unstable();
         let replaced =
             about.windows(2).filter(|it| matches!(it, [(earlier, _), (later, _)] if earlier == later));
@@ -110,7 +118,7 @@ impl Posted {
     /// Forgets what was for a participant that has gone, or whose pair of sids has ended.
     pub(super) fn forget(&mut self, id: &Identity) {
         for letters in [&mut self.sent, &mut self.waiting] {
-            letters.retain_mut(|letter| {
+            letters.retain(|letter| {
                 let was_for_room = letter.packet.to.is_empty();
                 letter.packet.to.retain(|to| to != id);
                 was_for_room || !letter.packet.to.is_empty()
@@ -119,18 +127,43 @@ impl Posted {
     }
 }
 
-/// Forgets the oldest large packets beyond the limit. One of any size is kept.
-fn limit_large(letters: &mut VecDeque<Letter>) {
-    let size_of = |it: &Letter| Some(it.packet.size()).filter(|size| *size > LARGE);
-    if letters.back().and_then(size_of).is_none() {
-        return;
+impl Letters {
+    fn of(list: VecDeque<Letter>) -> Self {
+        let large_bytes = list.iter().map(Letter::large_bytes).sum();
+        Self { list, large_bytes }
     }
-    let mut bytes: usize = letters.iter().filter_map(size_of).sum();
-    while bytes > MAX_LARGE_BYTES
-        && let Some(at) = letters.iter().position(|it| size_of(it).is_some())
-        && at + 1 < letters.len()
-    {
-        bytes -= letters.remove(at).map_or(0, |it| it.packet.size());
+
+    /// Returns the place of a packet, if the packets are ordered by their ids.
+    fn place_of(&self, packet: u64) -> Option<usize> {
+        self.list.binary_search_by_key(&packet, |it| it.packet.id).ok()
+    }
+
+    /// Adds a packet, and forgets the oldest ones beyond the limits.
+    fn push(&mut self, letter: Letter) {
+        if self.list.len() >= MAX_POSTED {
+            self.remove(0);
+        }
+        let bytes = letter.large_bytes();
+        self.list.push_back(letter);
+        self.large_bytes += bytes;
+        while bytes > 0
+            && self.large_bytes > MAX_LARGE_BYTES
+            && let Some(at) = self.list.iter().position(|it| it.large_bytes() > 0)
+            && at + 1 < self.list.len()
+        {
+            self.remove(at);
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Letter> {
+        let letter = self.list.remove(at)?;
+        self.large_bytes -= letter.large_bytes();
+        Some(letter)
+    }
+
+    fn retain(&mut self, keeps: impl FnMut(&mut Letter) -> bool) {
+        self.list.retain_mut(keeps);
+        *self = Self::of(std::mem::take(&mut self.list));
     }
 }
 
