@@ -62,6 +62,15 @@ enum Progress {
     Done,
 }
 
+impl Progress {
+    /// Stops sending a client a state that it has not acknowledged.
+    fn withdraw(self, core: &mut Core, id: &Identity) {
+        if let Self::Sent(stanza) = self {
+            core.delivery.withdraw_frame(id, stanza);
+        }
+    }
+}
+
 impl View {
     fn has_ended(&self) -> bool {
         self.latest.content.is_nil()
@@ -113,9 +122,7 @@ impl Views {
         view.at = Some(core.cx.now);
         let has_ended = view.has_ended();
         for (id, progress) in std::mem::take(&mut view.clients) {
-            if let Progress::Sent(stanza) = progress {
-                core.delivery.withdraw_frame(&id, stanza);
-            }
+            progress.withdraw(core, &id);
             if core.peers.get(&id).is_some() {
                 view.clients.insert(id, Progress::Due);
             }
@@ -162,11 +169,7 @@ impl Views {
         for view in &mut self.shown {
             let is_shown = registers && !view.has_ended();
             match view.clients.get_mut(id) {
-                Some(it @ Progress::Sent(..)) => {
-                    if let Progress::Sent(stanza) = std::mem::replace(it, Progress::Due) {
-                        core.delivery.withdraw_frame(id, stanza);
-                    }
-                }
+                Some(it @ Progress::Sent(..)) => std::mem::replace(it, Progress::Due).withdraw(core, id),
                 Some(it @ Progress::Done) if is_shown => *it = Progress::Due,
                 _ => {}
             }
@@ -179,8 +182,8 @@ impl Views {
     pub(super) fn send_all_to(&mut self, core: &mut Core, id: &Identity) {
         for view in &mut self.shown {
             let before = view.clients.remove(id);
-            if let Some(Progress::Sent(stanza)) = before {
-                core.delivery.withdraw_frame(id, stanza);
+            if let Some(before) = before {
+                before.withdraw(core, id);
             }
             if !view.has_ended() || before.is_some_and(|it| it != Progress::Done || view.is_held) {
                 view.clients.insert(id.clone(), Progress::Due);
@@ -192,8 +195,8 @@ impl Views {
     /// Forgets a client that has gone, or whose instance was replaced.
     pub(super) fn forget(&mut self, core: &mut Core, id: &Identity) {
         for view in &mut self.shown {
-            if let Some(Progress::Sent(stanza)) = view.clients.remove(id) {
-                core.delivery.withdraw_frame(id, stanza);
+            if let Some(before) = view.clients.remove(id) {
+                before.withdraw(core, id);
             }
         }
     }
