@@ -220,7 +220,10 @@ impl Acknowledgement {
 /// Returns the `meta` of a Configuration.
 pub(super) fn greeting(instance: &str, proof: Option<&str>, heard: bool) -> Meta {
     let meta = Meta::new().with_text(INSTANCE, instance).with_bool(HEARD, heard);
-    proof.map_or_else(|| meta.clone(), |proof| meta.clone().with_text(PROOF, proof))
+    match proof {
+        Some(proof) => meta.with_text(PROOF, proof),
+        None => meta,
+    }
 }
 
 /// Returns the `meta` of a goodbye.
@@ -274,15 +277,8 @@ pub(super) fn is_map(value: &Value) -> bool {
 
 /// Builds the message of a result.
 pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Message {
-    let mut result = ToolUseResult {
-        id: call.clone(),
-        success: outcome.is_ok(),
-        result: None,
-        error_code: None,
-        error_message: None,
-        conversation_id: Some(room.to_owned()),
-        result_id: None,
-    };
+    let mut result = ToolUseResult::new(call.clone(), outcome.is_ok());
+    result.conversation_id = Some(room.to_owned());
     match outcome {
         Ok(body) => result.result = Some(body),
         Err(error) => {
