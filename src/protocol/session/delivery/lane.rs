@@ -255,10 +255,8 @@ impl<R: Recipients> To<'_, R> {
         message: &Message,
         payload: Bytes,
     ) -> Bytes {
-        if self.cx.is_client() || !matches!(message, Message::ToolUseRequest(_)) {
-            return payload;
-        }
-        if !matches!(self.route_of(message, &payload), Route::Fast) {
+        let may_carry = !self.cx.is_client() && matches!(message, Message::ToolUseRequest(_));
+        if !may_carry || !matches!(self.route_of(message, &payload), Route::Fast) {
             return payload;
         }
         let now = self.cx.now;
@@ -283,12 +281,11 @@ impl<R: Recipients> To<'_, R> {
     /// that wait.
     pub(crate) fn flush(mut self) {
         for stanza in self.delivery.frames.results_to(self.id) {
-            let link = self.delivery.links.get_mut(self.id);
-            if let Some(due) = link.and_then(|link| link.lane.flight.last_copy(stanza)) {
+            if let Some(due) = self.lane().and_then(|lane| lane.flight.last_copy(stanza)) {
                 self.transmit_due(due);
             }
         }
-        let waiting = self.delivery.links.get_mut(self.id).map(|link| link.lane.deferred.take_all());
+        let waiting = self.lane().map(|lane| lane.deferred.take_all());
         for it in waiting.into_iter().flatten() {
             self.acknowledge_held(&it);
         }
@@ -297,12 +294,7 @@ impl<R: Recipients> To<'_, R> {
     /// Handles the timer of the lane.
     pub(crate) fn due(mut self) {
         let now = self.cx.now;
-        let mut acknowledgements = Vec::new();
-        let Some(link) = self.delivery.links.get_mut(self.id) else { return };
-        while let Some(held) = link.lane.deferred.take_due(now) {
-            acknowledgements.push(held);
-        }
-        for held in acknowledgements {
+        while let Some(held) = self.lane().and_then(|lane| lane.deferred.take_due(now)) {
             self.acknowledge_held(&held);
         }
         let Delivery { links, backlog, .. } = &mut *self.delivery;
@@ -362,11 +354,14 @@ impl<R: Recipients> To<'_, R> {
     /// Handles the result of a request. An acknowledgement that waits for it is sent unless the result is on the fast
     /// lane.
     fn settle_deferred(&mut self, call: &CallId, route: &Route) {
-        let Some(link) = self.delivery.links.get_mut(self.id) else { return };
-        let Some(held) = link.lane.deferred.take_of(call) else { return };
-        if !matches!(route, Route::Fast) {
+        let held = self.lane().and_then(|lane| lane.deferred.take_of(call));
+        if let Some(held) = held.filter(|_| !matches!(route, Route::Fast)) {
             self.acknowledge_held(&held);
         }
+    }
+
+    fn lane(&mut self) -> Option<&mut FastLane> {
+        self.delivery.links.get_mut(self.id).map(|link| &mut link.lane)
     }
 
     fn acknowledge_held(&mut self, it: &Held) {
