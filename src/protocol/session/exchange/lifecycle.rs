@@ -183,8 +183,7 @@ impl Exchange {
         if is_back || has_moved {
             self.send_all_unsent(core);
         }
-        let Core { cx, peers, delivery, .. } = core;
-        peers.greet_named(cx, delivery);
+        core.peers.greet_named(&mut core.cx, &mut core.delivery);
     }
 
     /// Handles a peer's Configuration.
@@ -223,10 +222,10 @@ impl Exchange {
                         self.incoming.raise_floor(core, id);
                     }
                 }
-                let Core { cx, peers, delivery, .. } = core;
                 // After the old instance has been replaced: from here on frames are exchanged with the new
                 // one, which must not find the calls, jobs and registration of the old one.
-                peers.complete_handshake(cx, delivery, id, received, before == instance);
+                let is_same = before == instance;
+                core.peers.complete_handshake(&mut core.cx, &mut core.delivery, id, received, is_same);
                 self.crossed(core, id);
             }
         }
@@ -286,8 +285,7 @@ impl Exchange {
         self.incoming.acknowledge_all(core, id);
         self.views.forget(core, id);
         self.end_shown(core, id);
-        let Core { cx, peers, delivery, .. } = core;
-        peers.forget_and_unbind(cx, delivery, id);
+        core.peers.forget_and_unbind(&mut core.cx, &mut core.delivery, id);
     }
 
     /// Ends all exchange with a participant that is gone, or has no rights any more. Its results are kept for a while, in case
@@ -296,8 +294,7 @@ impl Exchange {
         self.incoming.stop_jobs_for(core, id);
         self.incoming.abandon(core, id);
         self.end_shown(core, id);
-        let Core { cx, peers, delivery, .. } = core;
-        peers.forget_and_unbind(cx, delivery, id);
+        core.peers.forget_and_unbind(&mut core.cx, &mut core.delivery, id);
     }
 
     /// Client: ends what an assistant shows, before the client unbinds it or takes another instance for it.

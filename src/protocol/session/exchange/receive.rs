@@ -73,8 +73,7 @@ impl Exchange {
         let limit = core.cx.config.caps.frames.largest_of(self.is_trusted(core, id));
         deflate::expanded_frame(&payload, limit).map(Bytes::from).map_err(|error| {
             tracing::debug!(peer = %id, %error, "a compressed frame cannot be read");
-            let Core { cx, peers, delivery, .. } = core;
-            peers.malformed(cx, delivery, id, Malformed::default());
+            core.peers.malformed(&mut core.cx, &mut core.delivery, id, Malformed::default());
         })
     }
 
@@ -394,8 +393,7 @@ impl Exchange {
             core.peers.mark_plain(id);
         }
         if speech.is_news {
-            let Core { cx, peers, delivery, .. } = core;
-            peers.bind_candidate(cx, delivery);
+            core.peers.bind_candidate(&mut core.cx, &mut core.delivery);
         }
         if speech.is_newly_plain {
             self.take_waiting(core, id);
