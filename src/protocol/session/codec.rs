@@ -270,11 +270,6 @@ pub(super) fn may_mean(named: Option<&str>, call: &CallId) -> bool {
     named.is_none_or(|named| named == call.as_str())
 }
 
-/// Returns whether a value is a MessagePack map: fixmap, map16 or map32.
-pub(super) fn is_map(value: &Value) -> bool {
-    matches!(value.as_bytes().first(), Some(0x80..=0x8f | 0xde | 0xdf))
-}
-
 /// Builds the message of a result.
 pub(super) fn result_message(room: &str, call: &CallId, outcome: Outcome) -> Message {
     let mut result = ToolUseResult::new(call.clone(), outcome.is_ok());

@@ -4,7 +4,7 @@
 use super::{
     codec::{self, Received},
     context::Context,
-    delivery::{Delivery, Purpose, Sent, Unfit},
+    delivery::{Delivery, To},
     event::Event,
     jobs::Jobs,
     peers::{Peers, Remote},
@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     protocol::frame::{ControlStop, Message, Meta},
-    tool::CallId,
     transport::Identity,
 };
 
@@ -26,52 +25,14 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Sends a frame to one participant. Without a purpose nobody else keeps it.
-    pub(super) fn post(
-        &mut self,
-        to: &Identity,
-        meta: &Meta,
-        message: &Message,
-        purpose: Option<Purpose>,
-    ) -> Result<Sent, Unfit> {
-        self.delivery.to(&mut self.cx, &self.peers, to).post(meta, message, purpose)
-    }
-
-    /// Sends a frame again, under its stanza.
-    pub(super) fn post_again(
-        &mut self,
-        to: &Identity,
-        stanza: i32,
-        meta: &Meta,
-        message: &Message,
-        purpose: Option<Purpose>,
-    ) -> Result<Sent, Unfit> {
-        self.delivery.to(&mut self.cx, &self.peers, to).post_again(stanza, meta, message, purpose)
-    }
-
-    /// Sends a frame that is known to be small, or whose loss does no harm.
-    pub(super) fn post_small(
-        &mut self,
-        to: &Identity,
-        message: &Message,
-        purpose: Option<Purpose>,
-    ) -> Option<Sent> {
-        self.delivery.to(&mut self.cx, &self.peers, to).post_small(&Meta::default(), message, purpose)
+    /// Returns the delivery to one peer.
+    pub(super) fn to<'a>(&'a mut self, id: &'a Identity) -> To<'a, Peers> {
+        self.delivery.to(&mut self.cx, &self.peers, id)
     }
 
     /// Sends each observer a copy of a frame.
     pub(super) fn copy(&mut self, meta: &Meta, message: &Message) {
         self.delivery.copy(&mut self.cx, &self.peers, meta, message);
-    }
-
-    /// Acknowledges a frame to a peer that lists acknowledgements.
-    pub(super) fn acknowledge(&mut self, to: &Identity, stanza: Option<i32>, call: Option<&CallId>) {
-        self.delivery.acknowledge(&mut self.cx, &self.peers, to, stanza, call);
-    }
-
-    /// Acknowledges a frame, unless the lane's own rules make that unnecessary.
-    pub(super) fn acknowledge_always(&mut self, to: &Identity, stanza: Option<i32>, call: Option<&CallId>) {
-        self.delivery.acknowledge_always(&mut self.cx, &self.peers, to, stanza, call);
     }
 
     /// Sends a goodbye to every peer that may have received the local Configuration. It may have bound the local
@@ -83,13 +44,13 @@ impl Core {
         for id in known {
             // A result that so far was sent on `_lossy` only may be lost, and after the goodbye nothing
             // repeats it.
-            self.delivery.to(&mut self.cx, &self.peers, &id).flush();
+            self.to(&id).flush();
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(self.cx.config.room.clone()),
                 stop_type: Some("all".to_owned()),
                 ..ControlStop::default()
             });
-            if let Err(error) = self.post(&id, &codec::goodbye(), &message, None) {
+            if let Err(error) = self.to(&id).post(&codec::goodbye(), &message, None) {
                 tracing::warn!(peer = %id, ?error, "a goodbye cannot be sent");
             }
             self.peers.said_goodbye(&mut self.delivery, &id);

@@ -137,29 +137,6 @@ impl Delivery {
         To { delivery: self, cx, peers, id }
     }
 
-    /// Sends one participant a frame that nobody else keeps.
-    pub(super) fn post(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        meta: &Meta,
-        message: &Message,
-    ) -> Result<Sent, Unfit> {
-        self.to(cx, peers, to).post(meta, message, None)
-    }
-
-    /// Sends one participant a frame that nobody else keeps, and that is known to be small, or whose loss does no harm.
-    pub(super) fn post_small(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        message: &Message,
-    ) {
-        self.to(cx, peers, to).post_small(&Meta::default(), message, None);
-    }
-
     /// Sends each observer a copy of a frame.
     pub(super) fn copy(&mut self, cx: &mut Context, peers: &impl Recipients, meta: &Meta, message: &Message) {
         let observers = peers.observers();
@@ -211,97 +188,6 @@ impl Delivery {
             Unfit::TooLarge { size, limit } => SendFrameError::TooLarge { size, limit },
             Unfit::Encode(error) => SendFrameError::Encode(error),
         })
-    }
-
-    /// Acknowledges a frame to a peer that lists acknowledgements.
-    pub(super) fn acknowledge(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        stanza: Option<i32>,
-        call: Option<&CallId>,
-    ) {
-        if peers.lists(to, Feature::Ack) && peers.is_reachable(to) {
-            self.acknowledge_always(cx, peers, to, stanza, call);
-        }
-    }
-
-    /// Acknowledges a frame, unless the lane's own rules make that unnecessary.
-    pub(super) fn acknowledge_always(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        stanza: Option<i32>,
-        call: Option<&CallId>,
-    ) {
-        let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
-        let mut to = self.to(cx, peers, to);
-        if !to.answers(stanza, call) {
-            to.acknowledge_with(&Meta::default(), stanza, call);
-        }
-    }
-
-    /// Pings a peer on both lanes.
-    pub(super) fn ping(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
-        cx.count(Counter::Pings);
-        let Some(mut packet) = keepalive(cx, to, "ping") else { return };
-        // A ping on one lane would test that lane and not the peer. After an outage `_reliable` waits for
-        // SCTP's timer, which doubles from 1 s, while `_lossy` answers as soon as the path is back.
-        self.transmit(cx, packet.clone());
-        if self.lane_is_open(cx, peers, to) {
-            packet.lane = Lane::Lossy;
-            self.transmit(cx, packet);
-        }
-    }
-
-    /// Answers a ping on the lane on which it arrived.
-    pub(super) fn pong(&mut self, cx: &mut Context, peers: &impl Recipients, to: &Identity) {
-        let Some(mut packet) = keepalive(cx, to, "pong") else { return };
-        if self.lane_is_open(cx, peers, to) {
-            packet.lane = self.links.get(to).map_or(Lane::Reliable, |link| link.lane.last);
-        }
-        self.transmit(cx, packet);
-    }
-
-    /// Reports to a peer that one of its frames is refused (type 1).
-    pub(super) fn refuse_frame(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        code: i32,
-        message: &str,
-        about: Option<String>,
-    ) {
-        let about = about.map(|mut id| {
-            id.truncate(floor_char(&id, cx.config.caps.frames.id_bytes));
-            id
-        });
-        self.report_error(cx, peers, to, code, message, about);
-    }
-
-    /// Reports an error about a call or a stream to a peer (type 1).
-    pub(super) fn report_error(
-        &mut self,
-        cx: &mut Context,
-        peers: &impl Recipients,
-        to: &Identity,
-        code: i32,
-        message: &str,
-        about: Option<String>,
-    ) {
-        let error = ErrorMessage {
-            id: cx.ids.next(),
-            conversation_id: cx.config.room.clone(),
-            code,
-            message: message.to_owned(),
-            severity: 2,
-            recoverable: true,
-            originating_id: about,
-        };
-        self.post_small(cx, peers, to, &Message::Error(error));
     }
 
     /// Resets the state of a pair of sids that has ended. `withdraws` states whether packets that still wait are dropped.
@@ -502,15 +388,74 @@ impl<R: Recipients> To<'_, R> {
     }
 
     /// Sends a frame that is known to be small, or whose loss does no harm.
-    pub(super) fn post_small(
-        &mut self,
-        meta: &Meta,
-        message: &Message,
-        purpose: Option<Purpose>,
-    ) -> Option<Sent> {
+    pub(super) fn post_small(&mut self, message: &Message, purpose: Option<Purpose>) -> Option<Sent> {
+        self.post_small_with(&Meta::default(), message, purpose)
+    }
+
+    fn post_small_with(&mut self, meta: &Meta, message: &Message, purpose: Option<Purpose>) -> Option<Sent> {
         let to = self.id;
         let sent = self.post(meta, message, purpose);
         sent.inspect_err(|error| tracing::warn!(%to, ?error, "a frame cannot be sent")).ok()
+    }
+
+    /// Acknowledges a frame to a peer that lists acknowledgements.
+    pub(super) fn acknowledge(&mut self, stanza: Option<i32>, call: Option<&CallId>) {
+        if self.peers.lists(self.id, Feature::Ack) && self.peers.is_reachable(self.id) {
+            self.acknowledge_always(stanza, call);
+        }
+    }
+
+    /// Acknowledges a frame, unless the lane's own rules make that unnecessary.
+    pub(super) fn acknowledge_always(&mut self, stanza: Option<i32>, call: Option<&CallId>) {
+        let Some(stanza) = stanza.filter(|stanza| *stanza != 0) else { return };
+        if !self.answers(stanza, call) {
+            self.acknowledge_with(&Meta::default(), stanza, call);
+        }
+    }
+
+    /// Pings the peer on both lanes.
+    pub(super) fn ping(self) {
+        self.cx.count(Counter::Pings);
+        let Some(mut packet) = keepalive(self.cx, self.id, "ping") else { return };
+        // A ping on one lane would test that lane and not the peer. After an outage `_reliable` waits for
+        // SCTP's timer, which doubles from 1 s, while `_lossy` answers as soon as the path is back.
+        self.delivery.transmit(self.cx, packet.clone());
+        if self.delivery.lane_is_open(self.cx, self.peers, self.id) {
+            packet.lane = Lane::Lossy;
+            self.delivery.transmit(self.cx, packet);
+        }
+    }
+
+    /// Answers a ping on the lane on which it arrived.
+    pub(super) fn pong(self) {
+        let Some(mut packet) = keepalive(self.cx, self.id, "pong") else { return };
+        if self.delivery.lane_is_open(self.cx, self.peers, self.id) {
+            packet.lane = self.delivery.links.get(self.id).map_or(Lane::Reliable, |link| link.lane.last);
+        }
+        self.delivery.transmit(self.cx, packet);
+    }
+
+    /// Reports to the peer that one of its frames is refused (type 1).
+    pub(super) fn refuse_frame(self, code: i32, message: &str, about: Option<String>) {
+        let about = about.map(|mut id| {
+            id.truncate(floor_char(&id, self.cx.config.caps.frames.id_bytes));
+            id
+        });
+        self.report_error(code, message, about);
+    }
+
+    /// Reports an error about a call or a stream to the peer (type 1).
+    pub(super) fn report_error(mut self, code: i32, message: &str, about: Option<String>) {
+        let error = ErrorMessage {
+            id: self.cx.ids.next(),
+            conversation_id: self.cx.config.room.clone(),
+            code,
+            message: message.to_owned(),
+            severity: 2,
+            recoverable: true,
+            originating_id: about,
+        };
+        self.post_small(&Message::Error(error), None);
     }
 
     fn acknowledge_with(&mut self, meta: &Meta, stanza: i32, call: Option<&CallId>) {
@@ -521,7 +466,7 @@ impl<R: Recipients> To<'_, R> {
             acknowledged_message_id: call.map(|id| id.as_str().to_owned()),
             ..Acknowledgement::default()
         };
-        self.post_small(meta, &Message::Acknowledgement(acknowledgement), None);
+        self.post_small_with(meta, &Message::Acknowledgement(acknowledgement), None);
     }
 
     fn packet_of(&mut self, id: u64, payload: Bytes, stanza: i32, message: &Message) -> Packet {

@@ -52,8 +52,8 @@ impl Exchange {
                     self.joined(core, listed);
                 }
             }
-            Timer::Unconfigured => peers.expire_unconfigured(cx),
-            Timer::Unannounced => peers.expire_held(cx),
+            Timer::Unconfigured => peers.unconfigured.expire(cx, Timer::Unconfigured),
+            Timer::Unannounced => peers.held.expire(cx, Timer::Unannounced),
             Timer::Grace(id) => self.grace_over(core, &id),
             Timer::Silent(id) => outgoing.handle_silence(core, &id),
             Timer::Register(id) => peers.register_again(cx, delivery, &id),

@@ -18,7 +18,7 @@ use self::{
 };
 use super::{
     Counter, Event,
-    codec::{self, NOTHING_RAN, Received, result_message},
+    codec::{NOTHING_RAN, Received, result_message},
     core::Core,
     delivery::Purpose,
     ids,
@@ -147,7 +147,7 @@ impl Incoming {
         stanza: Option<i32>,
         stop: &ControlStop,
     ) {
-        core.acknowledge_always(id, stanza, None);
+        core.to(id).acknowledge_always(stanza, None);
         let reason = stop.reason.as_deref().and_then(StopReason::from_text);
         match &stop.target_id {
             Some(target) => {
@@ -314,7 +314,7 @@ impl Incoming {
 
     /// Handles the return of a replaced instance. None of its earlier requests runs again.
     pub(super) fn raise_floor(&mut self, core: &mut Core, id: &Identity) {
-        let last = core.peers.returned_at(id);
+        let last = core.peers.get_mut(id).and_then(Remote::returned_at);
         if let (Some(cache), Some(last)) = (self.caches.get_mut(id), last) {
             cache.raise_floor(last);
         }
@@ -419,7 +419,7 @@ impl Incoming {
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
                 RequestState::Tombstone => {
-                    core.acknowledge(caller, *stanza, Some(&request.id));
+                    core.to(caller).acknowledge(*stanza, Some(&request.id));
                     let refusal = Refusal::new(ErrorCode::CANCELLED, "the call was cancelled");
                     self.refuse(core, &inbound, &refusal);
                 }
@@ -441,7 +441,7 @@ impl Incoming {
                         }
                         _ => {
                             if self.claim_again(core, caller, &request.id).is_none() {
-                                core.acknowledge(caller, *stanza, Some(&request.id));
+                                core.to(caller).acknowledge(*stanza, Some(&request.id));
                             }
                         }
                     }
@@ -477,7 +477,7 @@ impl Incoming {
         }
         // Not before the checks: until a refusal arrives, which is not kept, the request must stay
         // unacknowledged, so that it is sent and refused again (`wire.md`, section 5.1).
-        core.acknowledge(caller, *stanza, Some(&request.id));
+        core.to(caller).acknowledge(*stanza, Some(&request.id));
         self.run(core, inbound);
     }
 
@@ -687,7 +687,7 @@ fn check_request(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Dur
             }
         },
     };
-    if !codec::is_map(&request.parameters) {
+    if !request.parameters.is_map() {
         return refuse(ErrorCode::INVALID_PARAMETERS, "the parameters are not a map".to_owned());
     }
     if request.tool_name == ToolName::ECHO {
@@ -756,5 +756,5 @@ fn refuse_304(core: &mut Core, inbound: &InboundRequest, why: &str) {
 
 fn refuse_frame(core: &mut Core, inbound: &InboundRequest, code: i32, why: &str) {
     let about = Some(inbound.id().as_str().to_owned());
-    core.delivery.refuse_frame(&mut core.cx, &core.peers, &inbound.caller, code, why, about);
+    core.to(&inbound.caller).refuse_frame(code, why, about);
 }

@@ -317,7 +317,7 @@ impl Running {
         // Progress is not kept for a caller that is away: it is old when the caller returns, and its result
         // says all.
         if peers.get(caller).is_some_and(|it| it.lists(Feature::Progress) && it.is_reachable()) {
-            delivery.post_small(cx, peers, caller, &message);
+            delivery.to(cx, peers, caller).post_small(&message, None);
         }
         delivery.copy(cx, peers, &Meta::default(), &message);
     }

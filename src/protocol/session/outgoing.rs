@@ -429,7 +429,7 @@ impl Outgoing {
         if self.calls.len() >= caps.calls.open_calls {
             return Err(CallError::TooManyOpen { open: self.calls.len() });
         }
-        if !codec::is_map(&request.arguments) {
+        if !request.arguments.is_map() {
             return Err(CallError::Arguments(EncodeError::NotAMap { field: "parameters" }));
         }
         let unknown = |why| CallError::unknown_tool(&request.tool, why);
@@ -596,7 +596,7 @@ impl Outgoing {
         // Under its first stanza. An owner that has forgotten the request has a floor above it and answers
         // 304. Under a new stanza it would take the request for a new one and run the tool again (`wire.md`,
         // section 5.1).
-        let sent = core.post_again(&owner, stanza, &meta, &message, Some(Purpose::Request(id.clone())));
+        let sent = core.to(&owner).post_again(stanza, &meta, &message, Some(Purpose::Request(id.clone())));
         sent.inspect_err(|error| tracing::warn!(?error, "a request cannot be sent again")).ok()
     }
 
@@ -654,7 +654,7 @@ impl Outgoing {
         let instance = remote.instance().cloned().filter(|_| !remote.is_plain());
         let (meta, message) = request(core, call, instance.as_ref());
         let purpose = Some(Purpose::Request(call.id.clone()));
-        let sent = core.post(owner, &meta, &message, purpose).map_err(|unfit| match unfit {
+        let sent = core.to(owner).post(&meta, &message, purpose).map_err(|unfit| match unfit {
             Unfit::TooLarge { size, limit } => CallError::TooLarge { size, limit },
             Unfit::Encode(error) => CallError::from(error),
         })?;

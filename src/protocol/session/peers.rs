@@ -20,7 +20,7 @@ pub(super) use self::{
     admission::RightsChange,
     handshake::Greeting,
     held::HeldItem,
-    presence::{RpcStanding, SenderStanding},
+    presence::SenderStanding,
     remote::{Remote, SETTLED, Window},
 };
 use super::{
@@ -50,9 +50,9 @@ const REFUSALS_PER_SECOND: u32 = 8;
 pub(super) struct Peers {
     remotes: SortedMap<Identity, Remote>,
     /// The frames of senders that the server has not announced.
-    held: Held,
+    pub(super) held: Held,
     /// The frames of senders whose Configurations have not arrived.
-    unconfigured: Held,
+    pub(super) unconfigured: Held,
     /// The observers in the room, which are sent copies of frames.
     observers: SortedSet<Identity>,
     /// Assistant: participants without a role.
@@ -103,6 +103,10 @@ impl Recipients for Peers {
 impl Peers {
     pub(super) fn get(&self, id: &Identity) -> Option<&Remote> {
         self.remotes.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &Identity) -> Option<&mut Remote> {
+        self.remotes.get_mut(id)
     }
 
     /// Returns whether this participant may send compressed frames: its Configuration has arrived in this join, and lists
@@ -182,7 +186,7 @@ impl Peers {
             Part::Refused(stream, why) => {
                 let admits = |it: &mut Remote| it.limits.streams.admits(cx.now, REFUSALS_PER_SECOND);
                 if remote.is_some_and(admits) {
-                    delivery.report_error(cx, self, id, STREAM_REFUSED, why, Some(stream.to_string()));
+                    delivery.to(cx, self, id).report_error(STREAM_REFUSED, why, Some(stream.to_string()));
                 }
             }
         }
@@ -246,7 +250,7 @@ impl Peers {
         }
         let is_due = |it: &mut Remote| has_passed(&mut it.limits.corrected_at, cx.now, CORRECTION_INTERVAL);
         if self.remotes.get_mut(from).is_some_and(is_due) {
-            delivery.refuse_frame(cx, self, from, 101, "the frame is malformed", what.id);
+            delivery.to(cx, self, from).refuse_frame(101, "the frame is malformed", what.id);
         }
     }
 

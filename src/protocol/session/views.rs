@@ -225,7 +225,7 @@ impl Views {
     /// Client: reports the state of a view as the assistant sent it, unless it exceeds the limits. One view too many ends
     /// the one with the oldest state, whose end may have been lost.
     pub(super) fn observe(&mut self, core: &mut Core, id: &Identity, stanza: Option<i32>, view: ViewUpdate) {
-        core.acknowledge(id, stanza, None);
+        core.to(id).acknowledge(stanza, None);
         if view.view.is_empty()
             || view.view.len() > ViewUpdate::MAX_NAME
             || view.size() > ViewUpdate::MAX_SIZE
@@ -303,7 +303,7 @@ fn takes_views(remote: &Remote) -> bool {
 fn post(core: &mut Core, id: &Identity, latest: &ViewUpdate) -> Progress {
     let acknowledges = core.peers.get(id).is_some_and(|remote| remote.lists(Feature::Ack));
     let purpose = acknowledges.then_some(Purpose::View);
-    match core.post(id, &Meta::default(), &Message::ViewUpdate(latest.clone()), purpose) {
+    match core.to(id).post(&Meta::default(), &Message::ViewUpdate(latest.clone()), purpose) {
         Ok(sent) if acknowledges => Progress::Sent(sent.stanza),
         Ok(_) => Progress::Done,
         Err(error) => {

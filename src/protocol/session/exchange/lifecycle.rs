@@ -61,7 +61,7 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         peers.greet(cx, delivery, &id);
         peers.bind_candidate(cx, delivery);
-        for (from, item) in core.peers.release(&join) {
+        for (from, item) in core.peers.held.release(&join) {
             self.accept_held(core, &from, item);
         }
         self.incoming.send_waiting_results(core, &id);
@@ -244,7 +244,9 @@ impl Exchange {
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
         let last = self.incoming.replace_instance(core, id);
-        core.peers.replace_instance(id, before, last.unwrap_or(0));
+        if let Some(remote) = core.peers.get_mut(id) {
+            remote.replace_instance(before, last.unwrap_or(0));
+        }
         self.incoming.raise_floor(core, id);
     }
 

@@ -87,8 +87,8 @@ impl Exchange {
     }
 
     pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
-        if core.cx.uses_rpc() && core.peers.holds_stream(from, part.id()) {
-            return core.peers.hold_rpc(&mut core.cx, from, HeldItem::Part(part));
+        if core.cx.uses_rpc() && core.peers.held.has_stream(from, part.id()) {
+            return core.peers.held.hold(&mut core.cx, from, HeldItem::Part(part), Timer::Unannounced);
         }
         self.receive_part(core, from, part);
     }
@@ -389,8 +389,8 @@ impl Exchange {
         if let Some(before) = speech.before {
             self.replace_instance(core, id, before);
         }
-        if speech.is_newly_plain {
-            core.peers.mark_plain(id);
+        if let Some(remote) = core.peers.get_mut(id).filter(|_| speech.is_newly_plain) {
+            remote.mark_plain();
         }
         if speech.is_news {
             core.peers.bind_candidate(&mut core.cx, &mut core.delivery);
@@ -447,7 +447,7 @@ fn is_keepalive(core: &mut Core, id: &Identity, it: &Acknowledgement) -> bool {
         Some("ping") => {
             // Pings from others are not answered, so a stranger cannot make the local participant send.
             if core.peers.get(id).is_some_and(Remote::is_crossed) {
-                core.delivery.pong(&mut core.cx, &core.peers, id);
+                core.to(id).pong();
             }
             true
         }

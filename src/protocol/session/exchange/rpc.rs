@@ -13,7 +13,8 @@ use crate::{
             delivery::{Part, RpcText},
             incoming::{InboundRequest, Incoming, Refusal, limit_of_rate, respond},
             outgoing::RpcOutcome,
-            peers::{HeldItem, RpcStanding},
+            peers::{HeldItem, SenderStanding},
+            timers::Timer,
         },
     },
     tool::{ErrorCode, ToolError},
@@ -207,9 +208,9 @@ impl Exchange {
 /// Returns what a participant has sent by RPC if the room has announced its join. Otherwise it waits for that, or is dropped.
 fn placed(core: &mut Core, from: &Peer, item: HeldItem) -> Option<HeldItem> {
     match core.peers.place_rpc(from) {
-        RpcStanding::Current => return Some(item),
-        RpcStanding::Dead => core.cx.count(Counter::StaleSid),
-        RpcStanding::Early => core.peers.hold_rpc(&mut core.cx, from, item),
+        SenderStanding::Current | SenderStanding::Moved(_) => return Some(item),
+        SenderStanding::Dead => core.cx.count(Counter::StaleSid),
+        SenderStanding::Early => core.peers.held.hold(&mut core.cx, from, item, Timer::Unannounced),
     }
     None
 }

@@ -67,7 +67,7 @@ impl Incoming {
         // Before the table has an entry: a request that cannot be claimed stays unanswered, and the assistant
         // runs the call when its window ends.
         let purpose = Some(Purpose::Claim(call.clone()));
-        let Some(sent) = core.post_small(&inbound.caller, &message, purpose) else { return };
+        let Some(sent) = core.to(&inbound.caller).post_small(&message, purpose) else { return };
         let job = core.cx.next_job_key();
         let keep = limit.saturating_add(core.cx.config.times.memory);
         core.cx.set_timer(Timer::ClaimDeadline(job), limit);
@@ -85,7 +85,7 @@ impl Incoming {
         let (stanza, message) = (claim.stanza, claim_message(core, claim.inbound.stanza, call));
         // Under the claim's stanza, so that the answers to both are answers to one record.
         let purpose = Some(Purpose::Claim(call.clone()));
-        let sent = core.post_again(id, stanza, &Meta::default(), &message, purpose);
+        let sent = core.to(id).post_again(stanza, &Meta::default(), &message, purpose);
         sent.inspect_err(|error| tracing::warn!(%call, ?error, "a claim cannot be sent again")).ok()
     }
 

@@ -54,7 +54,7 @@ pub(super) fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &
         return message;
     }
     let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
-    if let Err(error) = core.post(&inbound.caller, &meta, &message, None) {
+    if let Err(error) = core.to(&inbound.caller).post(&meta, &message, None) {
         tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
     }
     message
@@ -67,7 +67,7 @@ pub(super) fn refuse_repeated(core: &mut Core, inbound: &InboundRequest, why: &s
         return respond(core, &inbound.caller, inbound.id(), error);
     }
     let about = Some(inbound.id().as_str().to_owned());
-    core.delivery.refuse_frame(&mut core.cx, &core.peers, &inbound.caller, 304, why, about);
+    core.to(&inbound.caller).refuse_frame(304, why, about);
 }
 
 /// Sends the result of a request by RPC, in the version of the request. `began` states that its tool had started, whatever its code says.

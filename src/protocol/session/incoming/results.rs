@@ -236,14 +236,14 @@ impl Incoming {
         let purpose = acknowledges.then(|| Purpose::Result(call.clone()));
         let sent = match before {
             // Under its stanza, by which the caller's acknowledgement finds it whichever copy arrives.
-            Some(stanza) => core.post_again(caller, stanza, &meta, &message, purpose.clone()),
-            None => core.post(caller, &meta, &message, purpose.clone()),
+            Some(stanza) => core.to(caller).post_again(stanza, &meta, &message, purpose.clone()),
+            None => core.to(caller).post(&meta, &message, purpose.clone()),
         };
         let sent = match sent {
             Err(Unfit::TooLarge { size, limit }) => {
                 // The caller may have returned without byte streams since this result was made.
                 message = result_message(&core.cx.config.room, call, Err(too_large(size, limit)));
-                core.post(caller, &meta, &message, purpose)
+                core.to(caller).post(&meta, &message, purpose)
             }
             sent => sent,
         };

@@ -270,5 +270,5 @@ fn answer_claim(core: &mut Core, id: &Identity, stanza: i32, call: &CallId, gran
         acknowledged_message_id: Some(call.as_str().to_owned()),
         ..Acknowledgement::default()
     });
-    core.post_small(id, &answer, None);
+    core.to(id).post_small(&answer, None);
 }

@@ -51,7 +51,7 @@ impl Outgoing {
             !is_lost
         });
         if is_reachable && now.saturating_duration_since(heard.max(oldest)) >= silence {
-            core.delivery.ping(&mut core.cx, &core.peers, owner);
+            core.to(owner).ping();
         }
         (!open.is_empty()).then(|| ROUND.min(silence).max(SHORTEST_ROUND))
     }

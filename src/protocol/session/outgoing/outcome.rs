@@ -82,7 +82,7 @@ impl Outgoing {
             }
             // The call is forgotten here. The acknowledgement lets the client forget its result too.
         }
-        core.acknowledge(id, incoming.stanza(), Some(&result.id));
+        core.to(id).acknowledge(incoming.stanza(), Some(&result.id));
     }
 
     /// Emits the events that an answer implies. On the fast lane it replaces the earlier frames: that the request

@@ -3,7 +3,6 @@
 
 use super::{Call, Core, JobKey, Outgoing, Request};
 use crate::{
-    protocol::session::codec,
     tool::{CallId, ReportError, ToolName},
     transport::CloseReason,
     value::EncodeError,
@@ -41,7 +40,7 @@ impl Outgoing {
         if tool.is_reserved() && tool.as_str() != ToolName::EVENT {
             return Err(ReportError::Reserved { tool });
         }
-        if !codec::is_map(&request.arguments) {
+        if !request.arguments.is_map() {
             return Err(ReportError::Arguments(EncodeError::NotAMap { field: "parameters" }));
         }
         let (size, limit) =

@@ -85,10 +85,11 @@ impl Outgoing {
                 Some(stanza) => core
                     // By its stanza the assistant recognizes a repeated stop of all calls. Under a new one it
                     // would end the calls that have begun since (`wire.md`, section 5.4).
-                    .post_again(to, stanza, &Meta::default(), &message, purpose)
+                    .to(to)
+                    .post_again(stanza, &Meta::default(), &message, purpose)
                     .inspect_err(|error| tracing::warn!(%to, ?error, "a stop cannot be sent again"))
                     .ok(),
-                None => core.post_small(to, &message, purpose),
+                None => core.to(to).post_small(&message, purpose),
             };
             if let Some(sent) = sent {
                 stop.sent = Some(sent.stanza);

@@ -30,7 +30,7 @@ impl Outgoing {
             return;
         }
         let message = stop_message(core, &owner, call, gone.reason());
-        let sent = core.post_small(&owner, &message, Some(Purpose::Stop(call.clone())));
+        let sent = core.to(&owner).post_small(&message, Some(Purpose::Stop(call.clone())));
         core.copy(&Meta::default(), &message);
         if let Some(sent) = sent {
             self.settled.stop_sent(call, sent.stanza);
@@ -42,7 +42,7 @@ impl Outgoing {
         let gone = self.settled.get(call)?;
         let (owner, stanza) = (gone.asked().owner.clone(), gone.stop_sent_as()?);
         let message = stop_message(core, &owner, call, gone.reason());
-        core.post_again(&owner, stanza, &Meta::default(), &message, Some(Purpose::Stop(call.clone()))).ok()
+        core.to(&owner).post_again(stanza, &Meta::default(), &message, Some(Purpose::Stop(call.clone()))).ok()
     }
 
     /// Sends the waiting stops of an owner that is reachable again.
@@ -67,7 +67,7 @@ impl Outgoing {
         }
         let message = stop_message(core, owner, call, StopReason::Caller);
         // The settled call's own stop belongs to its last owner, so nothing sends this one again in another join.
-        core.post_small(owner, &message, None);
+        core.to(owner).post_small(&message, None);
     }
 
     /// Notes that a stop was acknowledged. Another instance than the one that got the request cannot stop the call, so
@@ -112,9 +112,9 @@ impl Outgoing {
                 .complain(id, if is_counterpart { Counter::NotPermitted } else { Counter::Unauthorized });
         }
         // Also a repeated one, which is repeated because this acknowledgement was lost.
-        core.acknowledge_always(id, incoming.stanza(), None);
+        core.to(id).acknowledge_always(incoming.stanza(), None);
         let Some(target) = &stop.target_id else {
-            if core.peers.note_stop_of_all(id, incoming.stanza()) {
+            if core.peers.get_mut(id).is_some_and(|it| it.note_stop_of_all(incoming.stanza())) {
                 return core.cx.count(Counter::Duplicate); // sent again; it means the calls of its own time
             }
             return self.stop_all(core);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Context, Counter, Delivery, Feature, Instance, Peers, Received, Remote, Timer,
+    Context, Counter, Delivery, Feature, Instance, Peers, Received, Timer,
     contact::Signal,
     held::HeldItem,
     remote::{Features, Presence, Registration},
@@ -193,11 +193,6 @@ impl Peers {
         who.map(|who| self.unconfigured.release(&who)).unwrap_or_default()
     }
 
-    /// Drops the frames that have waited too long for their senders' Configurations.
-    pub(crate) fn expire_unconfigured(&mut self, cx: &mut Context) {
-        self.unconfigured.expire(cx, Timer::Unconfigured);
-    }
-
     /// Asks a peer for its Configuration, because one of its frames must wait. The sender regards the handshake as
     /// complete, or is trying to reach the local participant.
     ///
@@ -252,7 +247,7 @@ impl Peers {
         let rooms = [incoming.conversation(), its.conversation_id.as_deref()];
         if rooms.iter().any(|room| cx.is_other_room(*room)) {
             cx.complain(id, Counter::WrongRoom);
-            delivery.refuse_frame(cx, self, id, 201, "the Configuration names another room", None);
+            delivery.to(cx, self, id).refuse_frame(201, "the Configuration names another room", None);
             return Greeting::Ignored;
         }
         cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
@@ -319,7 +314,7 @@ impl Peers {
             self.send_configuration(cx, delivery, id);
         }
         if !has_instance && !cx.is_client() {
-            delivery.acknowledge_always(cx, self, id, incoming.stanza(), None);
+            delivery.to(cx, self, id).acknowledge_always(incoming.stanza(), None);
         }
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.crossed_at.get_or_insert(cx.now);
@@ -342,30 +337,6 @@ impl Peers {
         Some(PlainSpeech { is_news: is_first || is_newly_plain, is_newly_plain, before })
     }
 
-    /// Assistant: notes a client's stop without a target. Returns whether the same instance has sent it before.
-    pub(crate) fn note_stop_of_all(&mut self, id: &Identity, stanza: Option<i32>) -> bool {
-        self.remotes.get_mut(id).is_some_and(|remote| remote.note_stop_of_all(stanza))
-    }
-
-    /// Marks a peer as plain, because it sent a frame without a Configuration.
-    pub(crate) fn mark_plain(&mut self, id: &Identity) {
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.pair.signal(Signal::Plain);
-        }
-    }
-
-    /// Remembers an instance that another one has replaced, and the last stanza received from it.
-    pub(crate) fn replace_instance(&mut self, id: &Identity, before: Instance, last_stanza: u32) {
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.replace_instance(before, last_stanza);
-        }
-    }
-
-    /// Returns the last stanza of the present instance, if it was replaced before and has returned.
-    pub(crate) fn returned_at(&mut self, id: &Identity) -> Option<u32> {
-        self.remotes.get_mut(id).and_then(Remote::returned_at)
-    }
-
     /// Pings a client that completed the handshake but has not registered, if the answer can prove that it will not
     /// register.
     pub(crate) fn probe(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
@@ -377,7 +348,7 @@ impl Peers {
         let proves = remote.pair.crossed_at.is_some_and(|at| has_passed(at, super::SETTLED));
         if is_due && proves && !remote.pair.settled && remote.lists(Feature::Ack) {
             remote.pair.probed_at = Some(now);
-            delivery.ping(cx, self, id);
+            delivery.to(cx, self, id).ping();
         }
     }
 
@@ -444,7 +415,9 @@ impl Peers {
             features: Some(features.map(|it| it.as_str().to_owned()).collect()),
             ..Configuration::default()
         };
-        if let Err(error) = delivery.post(cx, self, id, &meta, &Message::Configuration(configuration)) {
+        if let Err(error) =
+            delivery.to(cx, self, id).post(&meta, &Message::Configuration(configuration), None)
+        {
             tracing::warn!(peer = %id, ?error, "the local Configuration cannot be sent");
         }
     }

@@ -39,7 +39,7 @@ impl HeldItem {
 
 /// The frames and messages of RPC of senders that are not known enough, in the order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     items: VecDeque<Entry>,
     bytes: usize,
 }
@@ -74,7 +74,7 @@ impl Share {
 impl Held {
     /// Keeps an item until its sender is known, for at most [`Times::hold`](crate::protocol::session::Times::hold), after which
     /// this timer drops it. Without space it is dropped and counted.
-    pub(super) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem, timer: Timer) {
+    pub(crate) fn hold(&mut self, cx: &mut Context, from: &Peer, item: HeldItem, timer: Timer) {
         // It ends what its sender asked for before, also if the sender turns out to be a plain peer, whose goodbye has no effect.
         if matches!(&item, HeldItem::Frame(received) if received.is_goodbye()) {
             let is_request = |it: &HeldItem| matches!(it.message(), Some(Message::ToolUseRequest(_)));
@@ -117,7 +117,7 @@ impl Held {
     }
 
     /// Returns whether the header of this stream waits.
-    pub(super) fn has_stream(&self, from: &Peer, id: &str) -> bool {
+    pub(crate) fn has_stream(&self, from: &Peer, id: &str) -> bool {
         self.header_of(from, id).is_some()
     }
 
@@ -127,7 +127,7 @@ impl Held {
     }
 
     /// Drops the items that have waited too long. This timer drops the next ones.
-    pub(super) fn expire(&mut self, cx: &mut Context, timer: Timer) {
+    pub(crate) fn expire(&mut self, cx: &mut Context, timer: Timer) {
         let hold = cx.config.times.hold;
         while let Some(first) = self.items.front() {
             let waited = cx.now.saturating_duration_since(first.since);
@@ -166,7 +166,7 @@ impl Held {
 
     /// Takes the items of a join that is known now. Its Configuration is first, since it was sent first and the others
     /// may have to wait for it. Stops of calls follow, so that no tool starts whose stop has arrived.
-    pub(super) fn release(&mut self, who: &Peer) -> Vec<(Peer, HeldItem)> {
+    pub(crate) fn release(&mut self, who: &Peer) -> Vec<(Peer, HeldItem)> {
         let (released, kept) =
             std::mem::take(&mut self.items).into_iter().partition::<VecDeque<_>, _>(|it| it.from == *who);
         self.items = kept;

@@ -32,17 +32,6 @@ pub(crate) enum SenderStanding {
     Dead,
 }
 
-/// Whether a request of RPC can be handled now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RpcStanding {
-    /// The room has announced its sender in this join.
-    Current,
-    /// The room has not announced its sender in this join.
-    Early,
-    /// Its sender has left that join.
-    Dead,
-}
-
 impl Peers {
     /// Handles a participant that is in the room or whose description has changed.
     pub(crate) fn handle_joined(
@@ -160,32 +149,12 @@ impl Peers {
 
     /// Returns whether a request of RPC can be handled now. Unlike a Configuration, it proves nothing about its sender, so
     /// its join must be announced.
-    pub(crate) fn place_rpc(&self, from: &Peer) -> RpcStanding {
+    pub(crate) fn place_rpc(&self, from: &Peer) -> SenderStanding {
         match self.get(from.identity()) {
-            Some(remote) if remote.is_dead(from.sid()) => RpcStanding::Dead,
-            Some(remote) if remote.is_announced_at(from.sid()) => RpcStanding::Current,
-            _ => RpcStanding::Early,
+            Some(remote) if remote.is_dead(from.sid()) => SenderStanding::Dead,
+            Some(remote) if remote.is_announced_at(from.sid()) => SenderStanding::Current,
+            _ => SenderStanding::Early,
         }
-    }
-
-    /// Keeps a request of RPC, or a part of its stream, until its sender is announced.
-    pub(crate) fn hold_rpc(&mut self, cx: &mut Context, from: &Peer, item: HeldItem) {
-        self.held.hold(cx, from, item, Timer::Unannounced);
-    }
-
-    /// Returns whether the header of this stream waits for its sender's announcement.
-    pub(crate) fn holds_stream(&self, from: &Peer, id: &str) -> bool {
-        self.held.has_stream(from, id)
-    }
-
-    /// Takes the held frames of a join that is known now.
-    pub(crate) fn release(&mut self, who: &Peer) -> Vec<(Peer, HeldItem)> {
-        self.held.release(who)
-    }
-
-    /// Drops held frames that have waited too long.
-    pub(crate) fn expire_held(&mut self, cx: &mut Context) {
-        self.held.expire(cx, Timer::Unannounced);
     }
 
     /// Returns whether a frame of this sender may arrive as a byte stream: it must be a counterpart in the join that
@@ -206,15 +175,23 @@ impl Peers {
         delivery: &mut Delivery,
         id: &Identity,
     ) -> Option<Participant> {
-        let remote = self.get(id)?;
+        let remote = self.remotes.get_mut(id)?;
         let heard = remote.silent_since();
         if cx.now.saturating_duration_since(heard) >= cx.config.times.hold {
-            return self.never_announced(cx, delivery, id);
+            if let Some(listed) = remote.join.fallback.take() {
+                return Some(listed);
+            }
+            if let Presence::Here { sid, announced: false } = remote.presence.clone() {
+                // It left before the server announced it, so the server will not announce its departure either.
+                self.leave(cx, delivery, id, sid);
+                self.bind_candidate(cx, delivery);
+            }
+            return None;
         }
         if remote.is_crossed() && remote.lists(Feature::Ack) {
             // A local participant without signaling gets no announcements. The answer is then all that shows
             // that the peer is there (`wire.md`, section 6).
-            delivery.ping(cx, self, id);
+            delivery.to(cx, self, id).ping();
         }
         schedule_provisional_check(cx, id, heard);
         None
@@ -456,25 +433,6 @@ impl Peers {
         };
         self.move_to(cx, delivery, id, sid.clone(), join, false);
         schedule_provisional_check(cx, id, cx.now);
-    }
-
-    fn never_announced(
-        &mut self,
-        cx: &mut Context,
-        delivery: &mut Delivery,
-        id: &Identity,
-    ) -> Option<Participant> {
-        let remote = self.remotes.get_mut(id)?;
-        if let Some(listed) = remote.join.fallback.take() {
-            return Some(listed);
-        }
-        if let Presence::Here { sid, announced: false } = &remote.presence {
-            // It left before the server announced it, so the server will not announce its departure either.
-            let sid = sid.clone();
-            self.leave(cx, delivery, id, sid);
-            self.bind_candidate(cx, delivery);
-        }
-        None
     }
 
     /// Notes that a participant has left this join.

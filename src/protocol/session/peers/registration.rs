@@ -99,7 +99,7 @@ impl Peers {
         for id in others {
             // Without tools: to an assistant that does not know the mark it is a registration of none.
             let message = registration(&[]);
-            if let Err(error) = delivery.post(cx, self, &id, &codec::unbound(), &message) {
+            if let Err(error) = delivery.to(cx, self, &id).post(&codec::unbound(), &message, None) {
                 tracing::warn!(to = %id, ?error, "the registration cannot be withdrawn");
             }
         }
@@ -203,7 +203,7 @@ impl Peers {
         remote.left_out.extend(refused);
         self.rank(id);
         let message = Message::ToolsRegisterAck(answer);
-        delivery.post_small(cx, self, id, &message);
+        delivery.to(cx, self, id).post_small(&message, None);
         delivery.copy(cx, self, &Meta::default(), &message);
         if has_changed {
             cx.event(Event::ToolsChanged { owner: id.clone() });
@@ -269,7 +269,7 @@ impl Peers {
         let why = why.unwrap_or(NotAdmitted::NoRole { admitted: None });
         let error = format!("not admitted: {}", why.explain(&shown(id.as_str())));
         let answer = ToolsRegisterAck { success: false, tool_count: 0, error: Some(error) };
-        delivery.post_small(cx, self, id, &Message::ToolsRegisterAck(answer));
+        delivery.to(cx, self, id).post_small(&Message::ToolsRegisterAck(answer), None);
     }
 
     /// Forgets the tools of a peer that has gone or whose instance was replaced.
@@ -378,7 +378,7 @@ impl Peers {
         // An empty registration also shows the observer that no tools are offered.
         let message = registration(&cx.local.tools);
         for observer in observers {
-            delivery.post_small(cx, self, observer, &message);
+            delivery.to(cx, self, observer).post_small(&message, None);
         }
     }
 
@@ -392,7 +392,8 @@ impl Peers {
         times: u32,
     ) -> bool {
         let message = registration(&cx.local.tools);
-        match delivery.post(cx, self, id, &left_out_meta(cx), &message) {
+        let meta = left_out_meta(cx);
+        match delivery.to(cx, self, id).post(&meta, &message, None) {
             Ok(_) => {}
             Err(Unfit::TooLarge { size, limit }) => {
                 self.refuse_large_registration(cx, id, size, limit);
@@ -535,7 +536,7 @@ fn check_tool(cx: &Context, tool: &RegisteredTool) -> Result<Tool, String> {
     if size_of(schema) > caps.tools.schema_bytes {
         return Err(format!("{name}: the schema exceeds the limit of {} bytes", caps.tools.schema_bytes));
     }
-    if schema.is_some_and(|schema| !codec::is_map(schema)) {
+    if schema.is_some_and(|schema| !schema.is_map()) {
         return Err(format!("{name}: the schema is not a map"));
     }
     let limit = caps.tools.schema_bytes + caps.tools.description_bytes.min(MAX_TEXTS);

@@ -322,11 +322,6 @@ impl Remote {
         }
     }
 
-    /// Returns its rank among others.
-    pub(super) fn rank(&self) -> Option<u64> {
-        self.join.rank
-    }
-
     /// Gives it a rank, unless it has one. A process that has proven itself keeps that of its earlier joins.
     pub(super) fn take_rank(&mut self, next: u64) {
         let shown = self.process.as_mut().filter(|_| self.join.shows_process);
@@ -384,6 +379,11 @@ impl Remote {
     /// nothing, since it need not send anything.
     pub(crate) fn unanswered_for(&self, now: Instant) -> Duration {
         self.pinged_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
+    }
+
+    /// Notes that it sent a frame without a Configuration.
+    pub(crate) fn mark_plain(&mut self) {
+        self.pair.signal(Signal::Plain);
     }
 
     /// Returns the time at which its last packet arrived.
@@ -541,7 +541,7 @@ impl Remote {
     }
 
     /// Notes a stop without a target. Returns whether this instance has sent it before, in an earlier join.
-    pub(super) fn note_stop_of_all(&mut self, stanza: Option<i32>) -> bool {
+    pub(crate) fn note_stop_of_all(&mut self, stanza: Option<i32>) -> bool {
         // Without an instance a lower stanza can be one of a new run.
         let process = self.process.as_mut().filter(|_| self.join.shows_process);
         let (Some(stanza), Some(process)) = (stanza.map(i32::unsigned_abs), process) else { return false };
@@ -551,7 +551,7 @@ impl Remote {
     }
 
     /// Remembers an instance that another one has replaced. If it returns, none of its requests up to this stanza runs.
-    pub(super) fn replace_instance(&mut self, old: Instance, last: u32) {
+    pub(crate) fn replace_instance(&mut self, old: Instance, last: u32) {
         if self.former.len() == FORMER {
             self.former.pop_front();
         }
@@ -559,7 +559,7 @@ impl Remote {
     }
 
     /// Returns the last stanza of the present instance, if it was replaced before and has returned.
-    pub(super) fn returned_at(&mut self) -> Option<u32> {
+    pub(crate) fn returned_at(&mut self) -> Option<u32> {
         let at = self.former.iter().position(|(former, _)| Some(former) == self.instance())?;
         self.former.remove(at).map(|(_, last)| last)
     }

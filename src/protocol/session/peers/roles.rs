@@ -83,7 +83,7 @@ impl Peers {
         }
         // Ranked also while another assistant is bound: the policies choose by who sent a frame first, and
         // only now is the order known.
-        let is_new = |it: &Remote| it.is_here() && it.join.has_spoken && it.rank().is_none();
+        let is_new = |it: &Remote| it.is_here() && it.join.has_spoken && it.join.rank.is_none();
         let new: Vec<_> =
             self.remotes.iter().filter(|(_, it)| is_new(it)).map(|(id, _)| id.clone()).collect();
         for id in new {
@@ -117,7 +117,7 @@ impl Peers {
     fn ping_silenced(&self, cx: &mut Context, delivery: &mut Delivery) {
         for (id, remote) in self.present() {
             if remote.is_silenced() && remote.lists(Feature::Ack) && self.is_candidate(cx, id, remote) {
-                delivery.ping(cx, self, id);
+                delivery.to(cx, self, id).ping();
             }
         }
     }
@@ -170,7 +170,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(bound) else { return };
         remote.note_ping(cx.now);
         if remote.is_reachable() && remote.lists(Feature::Ack) {
-            return delivery.ping(cx, self, bound);
+            return delivery.to(cx, self, bound).ping();
         }
         let (since, interval) = (remote.heard_at(), cx.config.times.silence.as_nanos().max(1));
         let due = cx.now.saturating_duration_since(since).as_nanos() / interval;

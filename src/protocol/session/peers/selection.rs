@@ -63,7 +63,7 @@ impl Peers {
     }
 
     fn ranked(&self, among: &[Identity]) -> Vec<(&Identity, &Remote)> {
-        let rank = |id| Some((self.remotes.get(id)?.rank(), id));
+        let rank = |id| Some((self.remotes.get(id)?.join.rank, id));
         let known = among.iter().filter_map(rank).collect::<BinaryHeap<_>>().into_sorted_vec();
         known.into_iter().filter_map(|(_, id)| self.remotes.get_key_value(id)).collect()
     }
