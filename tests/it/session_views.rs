@@ -379,3 +379,60 @@ fn end_of_a_view_that_was_not_sent_precedes_the_view_that_follows_it() {
     world.run(10 * SECOND);
     assert_eq!(seen(&world, "phone"), [state("v0", Json::Null), state("v16", 16)]);
 }
+
+#[test]
+fn client_that_has_not_seen_a_view_is_not_sent_its_end() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    world.muted.insert("a".to_owned());
+    world.client("tablet", Config::default(), &[]);
+    world.run(500 * MS);
+    show(&mut world, "gone", json!(1)).unwrap();
+    show(&mut world, "gone", Json::Null).unwrap();
+    show(&mut world, "load", Json::Null).unwrap();
+    world.client("late", Config::default(), &[]);
+    world.muted.remove("a");
+    allow_again(&mut world, "a");
+    world.run(5 * SECOND);
+    assert!(seen(&world, "late").is_empty(), "{:?}", seen(&world, "late"));
+}
+
+#[test]
+fn view_that_is_too_large_for_the_transport_is_not_sent_again() {
+    let mut world = room();
+    let too_large = SendFailure::TooLarge { size: 2, limit: 1 };
+    refuse(&mut world, "a", Kind::VIEW_UPDATE, &too_large, |world| {
+        show(world, "load", json!(1)).unwrap();
+        world.run(300 * MS);
+    });
+    world.run(SECOND);
+    for at in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+        world.with("a", |session, now| session.handle_event(now, TransportEvent::ConnectionState(at)));
+    }
+    world.run(SECOND);
+    assert!(seen(&world, "phone").is_empty());
+    assert_eq!(world.count("a", "report_refused"), 1);
+}
+
+/// The acknowledgement of the state before is on its way when the next one is not sent.
+#[test]
+fn acknowledgement_of_an_earlier_state_is_not_one_of_the_last() {
+    let mut world = room();
+    world.fate = Some(Box::new(|to, _, frame| match to == "a" && frame.kind() == Kind::ACKNOWLEDGEMENT {
+        true => Fate::IsOvertaken(SECOND),
+        false => Fate::Arrives,
+    }));
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(200 * MS);
+    world.unsent = SendFailure::Interrupted;
+    world.ends.get_mut("a").unwrap().here = false;
+    show(&mut world, "load", json!(2)).unwrap();
+    world.ends.get_mut("a").unwrap().here = true;
+    world.run(3 * SECOND);
+    for at in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+        world.with("a", |session, now| session.handle_event(now, TransportEvent::ConnectionState(at)));
+    }
+    world.run(SECOND);
+    assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", 2)]);
+}

@@ -258,6 +258,19 @@ mod tests {
     }
 
     #[test]
+    fn paused_timer_is_set_until_it_is_canceled() {
+        let (mut timers, now) = (Timers::default(), an_instant());
+        let grace = Timer::Grace("a".into());
+        timers.set(now, grace.clone(), SECOND);
+        timers.pause(now);
+        assert!(timers.is_set(&grace));
+        timers.cancel(&grace);
+        assert!(!timers.is_set(&grace));
+        timers.resume(now);
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
     fn grace_period_pauses_while_connection_is_lost() {
         let (mut timers, now) = (Timers::default(), an_instant());
         let grace = Timer::Grace("a".into());

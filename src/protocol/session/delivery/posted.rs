@@ -203,6 +203,28 @@ mod tests {
     }
 
     #[test]
+    fn packet_is_replaced_by_one_to_the_same_receivers_only() {
+        let (mut posted, now) = (Posted::default(), an_instant());
+        posted.note(now, &packet(1, "a", 9), 1, about("x"));
+        posted.unsent(1, Some(&"a".into()));
+        posted.note(now, &packet(2, "b", 9), 1, about("x"));
+        assert_eq!(waiting(&mut posted, Some("a")), [1]);
+    }
+
+    #[test]
+    fn packet_for_the_room_stays_when_one_participant_goes_and_is_forgotten_with_the_join() {
+        let (mut posted, now) = (Posted::default(), an_instant());
+        let mut for_room = Packet::broadcast(vec![0; 9]);
+        for_room.id = 1;
+        posted.note(now, &for_room, 1, Purpose::Once);
+        posted.forget(&"a".into());
+        assert!(posted.find(1).is_some());
+        posted.unsent(1, Some(&"local".into()));
+        posted.forget_room();
+        assert!(waiting(&mut posted, None).is_empty());
+    }
+
+    #[test]
     fn packets_are_kept_for_30_seconds_and_within_limits() {
         let (mut posted, now) = (Posted::default(), an_instant());
         for id in 1..=MAX_POSTED as u64 + 1 {
