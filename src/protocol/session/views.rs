@@ -181,10 +181,7 @@ impl Views {
     /// has returned gets the ends that it has not acknowledged, too.
     pub(super) fn send_all_to(&mut self, core: &mut Core, id: &Identity) {
         for view in &mut self.shown {
-            let before = view.clients.remove(id);
-            if let Some(before) = before {
-                before.withdraw(core, id);
-            }
+            let before = view.clients.remove(id).inspect(|before| before.withdraw(core, id));
             if !view.has_ended() || before.is_some_and(|it| it != Progress::Done || view.is_held) {
                 view.clients.insert(id.clone(), Progress::Due);
             }

@@ -35,13 +35,15 @@ impl Purpose {
         let latest = |about: &str| Self::Latest((message.kind().code(), about.into()));
         match message {
             // A late one would change back what a later one has changed.
-            message if is_of_handshake(message) => latest(""),
+            Message::Configuration(_) | Message::ToolsRegister(_) => latest(""),
+            Message::ToolsRegisterAck(_) => latest(""),
             Message::ToolProgress(progress) => latest(progress.id.as_str()),
             Message::ViewUpdate(view) => latest(&view.view),
             // Nothing follows a goodbye, and a heartbeat is followed by the next.
             Message::ControlStop(stop) if stop.stop_type.is_some() => Self::Never,
             Message::Heartbeat => Self::Never,
-            _ => Self::Once,
+            Message::Acknowledgement(_) | Message::Error(_) | Message::ToolUseRequest(_) => Self::Once,
+            Message::ToolUseResult(_) | Message::ControlStop(_) | Message::Other(..) => Self::Once,
         }
     }
 
@@ -62,4 +64,20 @@ impl Purpose {
 /// Returns whether a frame may be sent to a participant before the handshake with it.
 pub(super) fn is_of_handshake(message: &Message) -> bool {
     matches!(message, Message::Configuration(_) | Message::ToolsRegister(_) | Message::ToolsRegisterAck(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{protocol::frame::ToolProgress, tool::ProgressStatus};
+
+    #[test]
+    fn progress_replaces_that_of_its_call_only() {
+        let of = |call: &str| {
+            let call = call.parse().unwrap();
+            Purpose::of(&Message::ToolProgress(ToolProgress::new(call, ProgressStatus::InProgress)))
+        };
+        assert_eq!(of("c1"), of("c1"));
+        assert_ne!(of("c1"), of("c2"));
+    }
 }

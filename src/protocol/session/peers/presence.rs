@@ -218,9 +218,8 @@ impl Peers {
         incoming: &Received,
     ) -> bool {
         let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.has_left()) else { return false };
-        let known = remote.instance().map(Instance::as_str);
         let is_new_run = matches!(incoming.message, Message::Configuration(_))
-            && incoming.instance().is_some_and(|instance| Some(instance) != known);
+            && incoming.instance().is_some_and(|it| Some(it) != remote.instance().map(Instance::as_str));
         if is_new_run {
             remote.pair = Pair::default();
             delivery.forget_pair(id);
