@@ -284,7 +284,8 @@ impl Outgoing {
     pub(crate) fn owner_dismissed(&mut self, core: &mut Core, id: &Identity) {
         let is_unknown_to_it = |asked: &Asked| !asked.delivered && !asked.is_by_rpc();
         self.lose_calls(core, id, LossCause::Dismissed, is_unknown_to_it);
-        for asked in self.calls.of_owner(id).filter_map(|(_, call)| call.asked()) {
+        let asked = self.calls.of_owner(id).filter_map(|(_, call)| call.asked());
+        for asked in asked.filter(|asked| !asked.is_by_rpc()) {
             core.delivery.withdraw_frame(id, asked.stanza);
         }
     }
