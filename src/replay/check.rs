@@ -203,7 +203,12 @@ impl<'a> Checked<'a> {
         to: &[Identity],
         to_come: &Later,
     ) -> Option<Said> {
-        if let Some(at) = self.place(decoded, to) {
+        // An update that differs may be an earlier one, which this one has overtaken.
+        let leave = self.leave(decoded, to);
+        let is_it = |said: &Said| {
+            decoded.kind() != Kind::TOOL_PROGRESS || compare::fields(decoded, &said.decoded, leave).is_empty()
+        };
+        if let Some(at) = self.place(decoded, to).filter(|at| self.end.said.get(*at).is_some_and(is_it)) {
             return self.end.said.remove(at);
         }
         self.end.infer(packet, decoded, to);

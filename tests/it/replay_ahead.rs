@@ -5,6 +5,7 @@ use toolbridge::{
     Config, Progress, ToolOptions,
     frame::{Kind, Message, Meta, ToolUseResult},
     recording::{Direction, Entry, Happened, RoomEvent},
+    transport::Lane,
 };
 
 use crate::replay::{both_are_same, dry, ended, file, noted, places};
@@ -63,6 +64,34 @@ fn progress_overtaken_by_its_result_replays_equally_at_both_ends() {
         let report = dry(&file);
         assert!(report.is_same(), "{name}, first copy lost: {first_copy_is_lost}: {report}");
     }
+}
+
+#[test]
+fn progress_overtaken_by_a_later_update_replays_equally() {
+    let lossy = || Config::default().lossy(true);
+    let mut world = noted(lossy(), lossy(), &["slow"]);
+    world.call("a", request("slow")).unwrap();
+    world.run(100 * MS);
+    let job = world.ends["phone"].jobs[0].key;
+    for step in 1..=2 {
+        let progress = Progress::started().content(value(step));
+        world.with("phone", |session, now| session.progress(now, job, progress));
+        world.run(SECOND);
+    }
+    world.finish("phone", Ok(value(9)));
+    let world = ended(world);
+    let mut file = file(&world, "a");
+    let copies = places(&file, Direction::Heard, Kind::TOOL_PROGRESS);
+    let (first, last) = (copies[0], *copies.last().unwrap());
+    let mut update = file[first].clone();
+    update.at = file[last].at;
+    file.insert(last + 1, update);
+    // The later one came on the faster lane.
+    let Happened::Packet(packet) = &mut file[last].what else { panic!("it is a packet") };
+    packet.lane = Lane::Lossy;
+    copies.iter().rev().filter(|at| **at != last).for_each(|at| drop(file.remove(*at)));
+    let report = dry(&file);
+    assert!(report.is_same(), "{report}");
 }
 
 #[test]
