@@ -88,6 +88,11 @@ async fn made(
     for session in sessions {
         let file = folder.join(format!("{}.mcap", session.name));
         let wrong = wrong(&file, session);
+        if !wrong.is_empty() {
+            // The folder is removed; whoever looks for the cause needs the file.
+            let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.mcap", session.name));
+            fs::copy(&file, kept)?;
+        }
         ensure!(wrong.is_empty(), "{}: {wrong:#?}", file.display());
         if env::var_os("TOOLBRIDGE_MAKE_RECORDINGS").is_some_and(|value| value == "1") {
             keep(&file, session).await?;
