@@ -394,7 +394,7 @@ pub enum Event {
         /// How often it happened since the last report.
         times: u64,
     },
-    /// Client: the assistant shows the state of a view, which replaces the one before.
+    /// Client: the assistant shows the state of a view, which replaces the one before. The same state may come again.
     View {
         /// The assistant.
         by: Identity,

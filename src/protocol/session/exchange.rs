@@ -59,8 +59,13 @@ impl Exchange {
             Timer::Register(id) => peers.register_again(cx, delivery, &id),
             Timer::Replay(id) => self.retransmit(core, &id),
             Timer::Heartbeat(id) => outgoing.handle_heartbeat_timeout(core, &id),
-            Timer::Ping(id) if cx.is_client() => self.check_assistant(core, &id),
-            Timer::Ping(id) => outgoing.check_owner(core, &id),
+            Timer::Ping(id) => {
+                peers.excuse_silence(cx, &id);
+                match cx.is_client() {
+                    true => self.check_assistant(core, &id),
+                    false => outgoing.check_owner(core, &id),
+                }
+            }
             Timer::OwnerWait(key) => outgoing.no_owner(core, key),
             Timer::Deadline(key) => outgoing.deadline(core, key),
             Timer::JobDeadline(key) => {

@@ -102,7 +102,6 @@ impl Exchange {
         if peers.bound() != Some(id) || !peers.has_other_candidates(cx, id) {
             return;
         }
-        peers.excuse_silence(cx, id);
         let Some(remote) = peers.get(id) else { return };
         let times = &cx.config.times;
         let silence = cx.now.saturating_duration_since(remote.silent_since());

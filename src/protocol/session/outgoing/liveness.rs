@@ -34,7 +34,6 @@ impl Outgoing {
         let by_frame = |call: &Call| Some(call.asked().filter(|asked| !asked.is_by_rpc())?.at);
         let mut open: Vec<_> =
             self.calls.of_owner(owner).filter_map(|(key, call)| Some((key, by_frame(call)?))).collect();
-        core.peers.excuse_silence(&core.cx, owner);
         let remote = core.peers.get(owner)?;
         if open.is_empty() || !remote.lists(Feature::Ack) {
             return None; // no call is open, or the owner cannot be pinged

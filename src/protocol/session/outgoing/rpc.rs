@@ -185,7 +185,6 @@ impl Outgoing {
     pub(super) fn check_rpc_owner(&mut self, core: &mut Core, owner: &Identity) -> Option<Duration> {
         let (now, silence) = (core.cx.now, core.cx.config.times.rpc_silence);
         let round = (silence * 3 / 5).max(SHORTEST_ROUND);
-        core.peers.excuse_silence(&core.cx, owner);
         let remote = core.peers.get(owner).filter(|_| rpc::IS_BUILT && core.cx.config.rpc_probe)?;
         let (heard, is_here) = (remote.silent_since(), remote.is_here());
         // The silence of an owner counts only from the call on: before it the owner had nothing to send.
