@@ -1280,3 +1280,6 @@ fn request_whose_caller_leaves_or_moves_while_its_stream_arrives_does_not_run() 
 
 #[path = "session_rpc_rights.rs"]
 mod rights;
+
+#[path = "session_rpc_refusals.rs"]
+mod refusals;

@@ -1,0 +1,73 @@
+//! What is forgotten of refused requests by RPC, and what is kept for callers that rejoin.
+
+use super::*;
+
+/// A refused request has run nothing, so the same one may run once the reason is gone.
+#[test]
+fn refused_request_is_not_remembered() {
+    let form = r#"{"text": "Card?", "schema": {}}"#;
+    let mut config = Config::default().answer_rpc().prompts(true);
+    config.caps.requests.open_prompts = 1;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    let who = peer("agent", "PA_1");
+    callee.call(&who, "first", "bridge.form", form);
+    callee.call(&who, "second", "bridge.form", form);
+    assert_eq!((callee.jobs.len(), callee.refusal().2), (1, "busy".to_owned()));
+    callee.settle(Ok(Value::empty()));
+    callee.call(&who, "second", "bridge.form", form);
+    assert_eq!(callee.jobs.len(), 1, "the person is asked now");
+    callee.settle(Ok(Value::empty()));
+
+    let local = |may| Participant::new("phone", "PA_0").can_publish_data(may);
+    callee.join(local(false));
+    callee.call(&who, "third", "get_battery", "{}");
+    assert_eq!((callee.jobs.len(), callee.refusal().2), (0, "permission_denied".to_owned()));
+    callee.join(local(true));
+    callee.call(&who, "third", "get_battery", "{}");
+    assert_eq!(callee.jobs.len(), 1);
+}
+
+/// Others could otherwise fill the queue of packets that wait to be sent.
+#[test]
+fn refusal_that_was_not_sent_is_sent_again_only_to_a_caller_with_rights() {
+    let mut callee = Callee::with_agent();
+    callee.join(Participant::new("stranger", "PA_2"));
+    for (name, sid) in [("agent", "PA_1"), ("stranger", "PA_2")] {
+        callee.call(&peer(name, sid), "r1", "dance", "{}");
+        for packet in std::mem::take(&mut callee.sent) {
+            callee.session.handle_send_failed(callee.now, packet.id, SendFailure::QueueFull);
+        }
+        callee.drain();
+        callee.pass(5 * SECOND);
+        let again = if name == "agent" { vec![ack("r1"), error("r1", 1400)] } else { vec![] };
+        assert_eq!(callee.got(name), again);
+    }
+}
+
+/// The process that its Configuration shows is that of a later join. An SDK keeps its requests over that.
+#[test]
+fn call_goes_on_when_its_caller_rejoins_and_shows_a_process() {
+    for calls_again in [true, false] {
+        let mut callee = Callee::with_agent();
+        callee.call(&peer("agent", "PA_1"), "slow", "get_battery", "{}");
+        let slow = callee.jobs.pop().unwrap();
+        callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+        callee.pass(SECOND);
+        callee.join(agent("PA_2"));
+        let shown = Meta::new().with_text("bridge.instance", "i1").with_bool("bridge.heard", true);
+        let bytes =
+            Frame::write(-1, "room", &shown, &Message::Configuration(Configuration::default())).unwrap();
+        callee.handle(TransportEvent::packet(peer("agent", "PA_2"), Lane::Reliable, bytes));
+        assert_eq!(callee.aborted, 0, "it may call by RPC again");
+        if calls_again {
+            callee.call(&peer("agent", "PA_2"), "r2", "set_lamp", "{}");
+            callee.settle(Ok(Value::empty()));
+        }
+        callee.pass(5 * SECOND);
+        assert_eq!(callee.aborted, usize::from(!calls_again));
+        callee.session.settle(callee.now, slow.key, Ok(value(serde_json::json!({"value": 1}))));
+        callee.drain();
+        assert_eq!(callee.got("agent").contains(&result("slow", "1")), calls_again);
+    }
+}
