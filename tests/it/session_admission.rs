@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Identity, Role, ToolError,
-    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    frame::{Configuration, ControlStop, Kind, Message, Meta, RegisteredTool, ToolsRegister},
     session::{Session, Unaccepted},
     tools::{NotAdmitted, NotOffered},
     transport::{Participant, ParticipantKind, ROLE_ATTRIBUTE},
@@ -445,4 +445,30 @@ fn every_call_of_an_assistant_without_a_role_is_refused() {
         assert_eq!((refused.code(), error.may_have_run()), (ErrorCode::PERMISSION_DENIED, false), "{error}");
     }
     assert!(world.ends["phone"].jobs.is_empty());
+}
+
+#[test]
+fn participant_that_said_goodbye_is_not_admitted_as_the_only_one() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    for name in ["x", "y"] {
+        let who = ordinary(&mut world, name);
+        world.play(&who);
+    }
+    world.run(SECOND);
+    let shown = Meta::new().with_text("bridge.instance", "x").with_bool("bridge.heard", true);
+    world.send("x", &["a"], &shown, &Message::Configuration(Configuration::default()));
+    world.run(SECOND);
+    world.call("a", request("t").to("x")).unwrap(); // the assistant reads the frames of those that it calls
+    let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("x", &["a"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
+    world.run(SECOND);
+    world.leave("y");
+    world.run(SECOND);
+    ordinary_client(&mut world, "z", Config::default(), &["t"]);
+    world.run(SECOND);
+    assert_eq!(not_admitted(&world).last(), Some(&("z".into(), NotAdmitted::NoRole { admitted: None })));
+    world.leave("x");
+    world.run(3 * SECOND);
+    assert_eq!(owners(&world), ["z"], "the grace period is that of an admitted participant");
 }

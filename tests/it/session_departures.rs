@@ -1,10 +1,10 @@
 //! Assistants that leave, are killed or fall silent, and how soon their client serves the next one.
 
 use toolbridge::{
-    Config,
+    CallError, Config, Event,
     frame::{Configuration, Message, Meta},
     session::Counter,
-    transport::Participant,
+    transport::{Participant, TransportEvent},
 };
 
 use crate::session_world::{MS, SECOND, World, request, value};
@@ -156,4 +156,43 @@ fn plain_assistant_is_not_replaced_because_it_is_silent() {
     world.assistant("b", Config::default());
     world.run(60 * SECOND);
     assert_eq!(bound(&world), Some("a"), "it acknowledges nothing, so its silence shows nothing");
+}
+
+/// It may not be heard while several others wait, and an assistant that it has refused has forgotten its tools.
+#[test]
+fn client_registers_again_with_an_assistant_that_it_had_given_up() {
+    let mut world = two_assistants();
+    world.assistant("c", Config::default());
+    world.run(2 * SECOND);
+    world.ends.get_mut("a").unwrap().here = false; // its connection is interrupted, and resumes under the same sid
+    world.run(10 * SECOND);
+    assert_eq!(bound(&world), None, "two others wait");
+    world.ends.get_mut("a").unwrap().here = true;
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert!(world.ask("a", request("t").owner_wait(SECOND)).is_err());
+    for name in ["b", "c"] {
+        world.with(name, |session, now| session.close(now));
+        world.leave(name);
+    }
+    world.run(SECOND);
+    assert_eq!(bound(&world), Some("a"));
+    assert_eq!(world.ask("a", request("t").owner_wait(SECOND)).unwrap(), value(1));
+}
+
+#[test]
+fn participant_that_leaves_under_an_unannounced_sid_does_not_return_to_the_sid_that_it_left() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    world.announce = 30 * SECOND;
+    let left = world.ends["phone"].who.peer().clone();
+    world.rejoin("phone");
+    world.run(SECOND);
+    world.with("a", |session, now| session.handle_event(now, TransportEvent::Left(left)));
+    world.ends.get_mut("phone").unwrap().here = false;
+    world.run(15 * SECOND);
+    assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+    let of_phone = |event: &&Event| matches!(event, Event::Joined(who) if who.identity() == "phone");
+    assert_eq!(world.ends["a"].events.iter().filter(of_phone).count(), 1);
+    assert!(world.session("a").tools().is_empty());
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Config, Event, Role,
-    frame::{Configuration, ControlStop, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister},
+    frame::{
+        Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister,
+    },
     session::{SelectionPolicy, Session, Unaccepted},
     tools::{Execution, NotAdmitted, NotAssistant, NotOffered},
     transport::{Participant, ROLE_ATTRIBUTE, TransportEvent},
@@ -655,5 +657,98 @@ fn caller_without_a_role_reads_that_its_own_token_lacks_it() {
             };
             assert_eq!(*why, expected);
         }
+    }
+}
+
+/// Packets of one join may arrive in another order. A Configuration from a join before the last one of the process is late.
+#[test]
+fn late_configuration_does_not_let_an_earlier_one_move_its_sender() {
+    for (stanza, moves) in [(7, false), (11, true)] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["t"]);
+        let who = with_role(&mut world, "a", Role::Assistant);
+        world.play(&who);
+        world.run(SECOND);
+        let configure = |world: &mut World, stanza: i32| {
+            let it = world.shows("a", "phone", "I");
+            let bytes = Frame::write(stanza, "room", &it, &configuration()).unwrap();
+            world.send_bytes("a", &["phone"], &bytes);
+            world.run(100 * MS);
+        };
+        configure(&mut world, 9);
+        configure(&mut world, 5);
+        let present = world.ends["a"].who.peer().clone();
+        world.announce = LATE;
+        let who = without_role(&mut world, "a");
+        world.play(&who);
+        configure(&mut world, stanza);
+        let plain = Message::ToolUseRequest(plain_request("1", "t"));
+        let bytes = Frame::write(20, "room", &Meta::new(), &plain).unwrap();
+        world.send_bytes_as(&present, &["phone"], &bytes);
+        world.run(100 * MS);
+        assert_eq!(jobs(&world), usize::from(!moves), "{stanza}");
+    }
+}
+
+#[test]
+fn process_that_returns_after_the_grace_period_continues_its_new_join() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for name in ["a", "phone"] {
+        world.announce = 50 * MS;
+        world.leave(name);
+        world.run(10 * SECOND);
+        world.rejoin(name);
+        world.run(SECOND);
+        world.announce = LATE;
+        world.rejoin(name);
+        world.run(100 * MS);
+        assert_eq!(world.ask("a", request("t").timeout(SECOND)).unwrap(), value(1), "{name}");
+    }
+}
+
+/// "Calls that such a client has acknowledged go on", also when it rejoins.
+#[test]
+fn client_without_its_role_answers_its_running_call_from_an_unannounced_join() {
+    let mut world = room(&["t"]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    describe(&mut world, "phone", "a", |who| who.attributes::<&str, &str>([]).can_update_metadata(false));
+    world.run(SECOND);
+    world.announce = LATE;
+    world.rejoin("phone");
+    world.run(SECOND);
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+}
+
+/// The author names the client, so it moves to an unannounced sid. Its right to stop calls was that of another process.
+#[test]
+fn another_process_under_an_unannounced_sid_has_not_the_rights_of_the_one_before() {
+    for (process, is_stopped) in [("I", true), ("J", false)] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().admit("phone"));
+        world.client("tablet", Config::default(), &["t"]);
+        let who = with_role(&mut world, "phone", Role::Client);
+        world.play(&who.allowed_to_stop(true));
+        world.run(SECOND);
+        let configure = |world: &mut World, process: &str| {
+            let it = world.shows("phone", "a", process);
+            world.send("phone", &["a"], &it, &configuration());
+            world.run(100 * MS);
+        };
+        configure(&mut world, "I");
+        let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+        let id = world.session("a").call_id(key).unwrap().to_string();
+        world.announce = LATE;
+        let who = without_role(&mut world, "phone");
+        world.play(&who);
+        configure(&mut world, "I");
+        configure(&mut world, process);
+        let stop = with!(ControlStop::default(), target_id = Some(id));
+        world.send("phone", &["a"], &Meta::new(), &Message::ControlStop(stop));
+        world.run(SECOND);
+        assert_eq!(world.settled("a", key).is_some(), is_stopped, "{process}");
     }
 }

@@ -683,3 +683,20 @@ fn goodbye_of_a_replaced_join_ends_the_calls_of_that_join() {
     assert_eq!((before, world.ends["phone"].aborted.len()), (0, 1));
     assert_eq!(world.session("phone").open_jobs(), 1, "the call of the new join stays");
 }
+
+#[test]
+fn refusal_that_was_not_sent_before_a_goodbye_does_not_reach_the_next_process() {
+    let mut world = plain_assistant(&["t"]);
+    for tool in ["t", "another"] {
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", tool)));
+        world.run(100 * MS);
+    }
+    let packet = world.packet;
+    world.with("phone", |session, now| session.handle_send_failed(now, packet, SendFailure::Interrupted));
+    let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
+    world.send_bytes("a", &["phone"], &configuration("one"));
+    world.run(SECOND);
+    world.outage("phone", SECOND);
+    assert_eq!(world.sent("phone", Kind::ERROR).len(), 1);
+}

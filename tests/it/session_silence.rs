@@ -203,3 +203,20 @@ fn claim_window_is_two_seconds_with_and_without_the_fast_lane() {
         assert_eq!(world.now - began, 2 * SECOND, "lossy: {lossy}");
     }
 }
+
+/// A process that uses the handshake uses it again after a rejoin, so its silence does not show that it is plain.
+#[test]
+fn client_whose_configuration_is_late_after_a_rejoin_is_not_called_as_a_plain_one() {
+    let mut world = World::pair(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.fate = Some(Box::new(|_, from, _| if *from == "phone" { Fate::IsLost } else { Fate::Arrives }));
+    world.rejoin("phone");
+    world.run(100 * MS);
+    let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(3_500 * MS);
+    assert!(world.sent("a", Kind::TOOL_USE_REQUEST).is_empty());
+    world.fate = None;
+    world.run(10 * SECOND);
+    assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
+    assert_eq!(world.executed.len(), 1);
+}

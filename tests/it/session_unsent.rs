@@ -2,14 +2,14 @@
 
 use toolbridge::{
     Config, ConnectionState, Role,
-    frame::{Frame, Kind},
+    frame::{Frame, Kind, Message},
     session::SendFailure,
     transport::{Lane, Participant, TransportEvent},
 };
 
 use crate::{
     session_lane::{lanes, lose, pair, took},
-    session_world::{MS, SECOND, World, request, sent_packet, value},
+    session_world::{MS, SECOND, World, request, sent_packet, tool, value},
 };
 
 /// Lets the transport refuse the packets with frames of this type that a participant sends meanwhile.
@@ -153,4 +153,26 @@ fn result_is_acknowledged_again_if_the_request_that_did_so_is_not_sent() {
         world.run(SECOND);
         assert!(world.session("phone").is_drained(), "refused: {is_refused}");
     }
+}
+
+/// What was for an observer in the join before is not sent again.
+#[test]
+fn observer_is_shown_the_tools_of_a_client_that_has_rejoined() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+    });
+    world.ends.get_mut("phone").unwrap().here = false;
+    world.unsent = SendFailure::Interrupted;
+    world.with("phone", |session, now| session.offer(now, vec![tool("new")])).unwrap().unwrap();
+    world.ends.get_mut("watch").unwrap().inbox.clear();
+    world.rejoin("phone");
+    world.run(SECOND);
+    let shown = world.received("watch", Kind::TOOLS_REGISTER);
+    let [Message::ToolsRegister(it)] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!(it.tools[0].name, "new");
 }

@@ -94,7 +94,8 @@ impl Key {
 
     /// The key of a process with this name.
     pub(crate) fn of(name: &str) -> Self {
-        Self(SecretKey::new(seed(name, 1)))
+        // X25519 ignores three bits of the first byte, by which the names `I` and `J` differ.
+        Self(SecretKey::new(seed(&format!("-{name}"), 1)))
     }
 
     pub(crate) fn public(&self) -> String {
