@@ -472,3 +472,32 @@ fn participant_that_said_goodbye_is_not_admitted_as_the_only_one() {
     world.run(3 * SECOND);
     assert_eq!(owners(&world), ["z"], "the grace period is that of an admitted participant");
 }
+
+/// "After it, the receiver accepts only a Configuration of another instance under the same sid."
+#[test]
+fn process_after_a_goodbye_is_admitted_as_the_only_one() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    for name in ["x", "y"] {
+        let who = ordinary(&mut world, name);
+        world.play(&who);
+    }
+    world.run(SECOND);
+    let shows = |world: &mut World, instance: &str| {
+        let shown = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+        let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+        let it = with!(Configuration::default(), features = Some(features));
+        world.send("x", &["a"], &shown, &Message::Configuration(it));
+        world.send("x", &["a"], &Meta::new(), &registration(&["t"]));
+        world.run(SECOND);
+    };
+    shows(&mut world, "one");
+    world.call("a", request("t").to("x")).unwrap();
+    let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("x", &["a"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
+    world.leave("y");
+    world.run(SECOND);
+    assert!(owners(&world).is_empty());
+    shows(&mut world, "two");
+    assert_eq!(owners(&world), ["x"]);
+}

@@ -221,7 +221,7 @@ impl Peers {
         let is_new_run = matches!(incoming.message, Message::Configuration(_))
             && incoming.instance().is_some_and(|it| Some(it) != remote.instance().map(Instance::as_str));
         if is_new_run {
-            remote.pair = Pair::default();
+            (remote.pair, remote.join.asked_for_admission) = (Pair::default(), false);
             delivery.forget_pair(id);
             self.unconfigured.forget_all(id);
         }
