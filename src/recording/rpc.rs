@@ -88,7 +88,7 @@ impl RpcPart {
                 let mut header = StreamHeader::new("", packet.topic.clone(), text.length);
                 (header.kind, header.compression) = (StreamKind::Text, text.compression);
                 header.attributes.clone_from(&text.attributes);
-                header.is_rpc().then(|| Self::Stream(Box::new(header), Ok(packet.payload.clone())))
+                header.is_text().then(|| Self::Stream(Box::new(header), Ok(packet.payload.clone())))
             }
             Form::Data => None,
         }

@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use super::selection::SelectionPolicy;
 use crate::{
+    protocol::rpc,
     sorted::{SortedMap, SortedSet},
     tool::{DEFAULT_TIMEOUT, Tool, ToolName},
     transport::{Capabilities, Identity},
@@ -179,6 +180,16 @@ impl Config {
     pub fn rpc_tool(mut self, owner: impl Into<Identity>, tool: Tool) -> Self {
         self.rpc_tools.entry(owner.into()).or_default().push(tool);
         self
+    }
+
+    /// Returns whether the tools of this participant are described here.
+    pub(super) fn describes(&self, id: &Identity) -> bool {
+        rpc::IS_BUILT && self.rpc_tools.contains_key(id)
+    }
+
+    /// Returns whether tools of any participant are described here.
+    pub(super) fn describes_any(&self) -> bool {
+        rpc::IS_BUILT && !self.rpc_tools.is_empty()
     }
 
     /// Assistant: makes an answer by RPC that is not JSON an `execution_error`. Default: its text is the result.

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     clock::{Instant, later},
-    protocol::rpc,
     sorted::SortedMap,
     tool::{CallId, Tool, ToolName},
     transport::{ConnectionState, Identity, Participant, Role},
@@ -132,19 +131,9 @@ impl Context {
     pub(super) fn await_announcement(&mut self) {
         let wait = self.config.times.announcement;
         self.local.unannounced_until = Some(later(self.now, wait));
-        if !self.config.rpc_tools.is_empty() {
+        if self.config.describes_any() {
             self.set_timer(Timer::Announced, wait);
         }
-    }
-
-    /// Returns whether messages of LiveKit's RPC are handled.
-    pub(super) fn uses_rpc(&self) -> bool {
-        rpc::IS_BUILT && (self.answers_rpc() || !self.config.rpc_tools.is_empty())
-    }
-
-    /// Returns whether requests of LiveKit's RPC are answered.
-    pub(super) fn answers_rpc(&self) -> bool {
-        rpc::IS_BUILT && self.is_client() && self.config.answer_rpc
     }
 
     pub(super) fn is_client(&self) -> bool {

@@ -119,11 +119,10 @@ impl Discloser<'_> {
         self.post(to.to_vec(), meta, message)
     }
 
-    /// Returns the participants in the room that are sent frames by name and are not observers. An app that is called by RPC
-    /// is sent none.
+    /// Returns the participants in the room that are sent frames by name and are not observers.
     fn others(&self) -> impl Iterator<Item = Identity> {
         let is_shown =
-            |id: &Identity, remote: &Remote| !remote.is_observer() && !remote.is_for_rpc(self.cx, id);
+            |id: &Identity, remote: &Remote| !remote.is_observer() && remote.takes_frames(self.cx, id);
         self.peers.present().filter(move |(id, remote)| is_shown(id, remote)).map(|(id, _)| id.clone())
     }
 

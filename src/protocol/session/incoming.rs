@@ -12,7 +12,7 @@ pub(super) use self::form::respond;
 pub(super) use self::request_cache::Refusal;
 pub(super) use self::results::too_large;
 use self::{
-    form::{Form, refuse_repeated, send_refusal},
+    form::{Form, refuse, send_refusal},
     observed::Observed,
     request_cache::{RequestCache, RequestState, fingerprint},
 };
@@ -29,7 +29,6 @@ use super::{
 use crate::{
     clock::{Instant, later},
     protocol::frame::{ControlStop, Meta, ToolUseRequest},
-    protocol::rpc::RpcCall,
     sorted::SortedMap,
     tool::{
         CallId, DEFAULT_TIMEOUT, ErrorCode, Execution, Outcome, StopReason, ToolError, ToolName, Visibility,
@@ -96,7 +95,7 @@ impl InboundRequest {
 
     /// Returns whether the sender uses the plain form, if none of its Configurations has arrived.
     pub(super) fn is_plain(&self) -> bool {
-        !self.form.is_rpc() && !self.is_broadcast() && self.address.is_none()
+        self.form.is_frame() && !self.is_broadcast() && self.address.is_none()
     }
 
     fn id(&self) -> &CallId {
@@ -108,7 +107,7 @@ impl Incoming {
     /// Handles a request. `may_be_bound` states whether its sender may become the client's assistant.
     pub(super) fn handle_request(&mut self, core: &mut Core, inbound: InboundRequest, may_be_bound: bool) {
         let InboundRequest { caller, request, .. } = &inbound;
-        let is_named = inbound.form.is_rpc() && core.cx.config.rpc_callers.contains(caller);
+        let is_named = !inbound.form.is_frame() && core.cx.config.rpc_callers.contains(caller);
         if !is_named && !core.peers.is_bound(&core.cx, caller) {
             if self.knows(caller, &request.id) && !inbound.is_broadcast() {
                 // The request arrived before, while its sender was bound. The answer from then remains valid.
@@ -116,7 +115,7 @@ impl Incoming {
             }
             core.cx.complain(caller, Counter::Unauthorized);
             // A request by RPC was counted before its payload was read.
-            let may_answer = inbound.form.is_rpc() || core.peers.may_answer_request(&core.cx, caller);
+            let may_answer = !inbound.form.is_frame() || core.peers.may_answer_request(&core.cx, caller);
             if !inbound.is_broadcast() && may_answer {
                 self.deny(core, &inbound, may_be_bound);
             }
@@ -126,12 +125,12 @@ impl Incoming {
         let rooms = [inbound.conversation.as_deref(), request.conversation_id.as_deref()];
         if rooms.iter().any(|room| core.cx.is_other_room(*room)) {
             core.cx.complain(caller, Counter::WrongRoom);
-            return refuse_frame(core, &inbound, 201, "the request names another room");
+            return refuse(core, &inbound, 201, "the request names another room");
         }
         match request.execution {
             Err(_) => {
                 core.cx.count(Counter::Refused);
-                refuse_frame(core, &inbound, 301, "`execution` must be server, client or either");
+                refuse(core, &inbound, 301, "`execution` must be server, client or either");
             }
             Ok(Execution::Server) => self.observed.begin(core, caller, request),
             // An assistant without claims sends the call only to this client.
@@ -177,7 +176,7 @@ impl Incoming {
     /// called so again: an SDK keeps them.
     pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
         let calls_again = core.peers.get(caller).is_some_and(Remote::calls_by_rpc);
-        let goes_on = |call: &CallId| calls_again && self.is_by_rpc(caller, call);
+        let goes_on = |call: &CallId| calls_again && !self.is_in_frames(caller, call);
         for key in core.jobs.keys_of(caller, |job| job.join != *join && !goes_on(&job.call)) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
@@ -186,7 +185,7 @@ impl Incoming {
     /// Ends what a caller that has shown no process requested by frames in earlier joins: this one is of another program.
     pub(super) fn end_earlier_joins(&mut self, core: &mut Core, caller: &Identity) {
         let Some(join) = core.peers.get(caller).and_then(Remote::sid).cloned() else { return };
-        let is_earlier = |job: &Running| job.join != join && !self.is_by_rpc(caller, &job.call);
+        let is_earlier = |job: &Running| job.join != join && self.is_in_frames(caller, &job.call);
         for key in core.jobs.keys_of(caller, is_earlier) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
@@ -217,7 +216,8 @@ impl Incoming {
     pub(super) fn job_aborted(&mut self, core: &mut Core, ended: Ended) {
         let Ended { job, outcome, .. } = ended;
         // A plain peer does not know what a goodbye is, and one that calls by RPC neither: only a result ends its call.
-        if core.peers.get(&job.caller).is_some_and(Remote::is_plain) || self.is_by_rpc(&job.caller, &job.call)
+        if core.peers.get(&job.caller).is_some_and(Remote::is_plain)
+            || !self.is_in_frames(&job.caller, &job.call)
         {
             self.answer(core, &job.caller, &job.call, outcome, job.reported.began());
         }
@@ -332,39 +332,9 @@ impl Incoming {
         self.replace_instance(core, id);
     }
 
-    /// Client: checks a request by RPC before its payload is read, which takes no time and no memory before.
-    pub(super) fn admits_rpc(
-        &self,
-        core: &Core,
-        caller: &Identity,
-        tool: &str,
-        bytes: usize,
-    ) -> Result<(), Refusal> {
-        find_tool(core, tool).map_err(|error| Refusal::new(error.code(), error.message()))?;
-        self.has_room_to_run(core, caller, bytes).map_err(|limit| Refusal::busy(&limit))
-    }
-
-    /// Client: returns why this participant may not call now, if it may not. A candidate may be bound by its request as
-    /// long as no other one is.
-    pub(super) fn why_not_rpc(core: &Core, caller: &Identity) -> Option<Refusal> {
-        let peers = &core.peers;
-        let may_call = peers.may_call_by_rpc(&core.cx, caller)
-            && (core.cx.config.rpc_callers.contains(caller)
-                || peers.bound().is_none_or(|bound| bound == caller));
-        (!may_call).then(|| not_bound(core, caller))
-    }
-
-    /// Client: returns whether the sender of a refused request by RPC counts as one that waits to become the assistant: it
-    /// could have been bound by the request.
-    pub(super) fn may_wait_to_be_bound(core: &Core, call: &RpcCall) -> bool {
-        let id = call.caller.identity();
-        core.cx.answers_rpc()
-            && core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote))
-            && find_tool(core, &call.method).is_ok()
-    }
-
-    fn is_by_rpc(&self, caller: &Identity, call: &CallId) -> bool {
-        self.caches.get(caller).and_then(|cache| cache.find(call)).is_some_and(|it| it.form.is_rpc())
+    /// Returns whether the answer to a call is a frame.
+    fn is_in_frames(&self, caller: &Identity, call: &CallId) -> bool {
+        self.caches.get(caller).and_then(|cache| cache.find(call)).is_none_or(|it| it.form.is_frame())
     }
 
     fn knows(&self, caller: &Identity, call: &CallId) -> bool {
@@ -414,7 +384,7 @@ impl Incoming {
         let cache = self.caches.entry(caller.clone()).or_default();
         if let Some(entry) = cache.find(&request.id) {
             let is_same = entry.fingerprint == Some(fingerprint(request))
-                && entry.form.is_rpc() == inbound.form.is_rpc();
+                && entry.form.is_frame() == inbound.form.is_frame();
             let is_present = cache.is_present(entry, &inbound.form);
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
@@ -432,11 +402,11 @@ impl Incoming {
                         RequestState::Refused(refusal) => {
                             send_refusal(core, &inbound, refusal);
                         }
-                        RequestState::Done if inbound.form.is_rpc() => {
+                        RequestState::Done if !inbound.form.is_frame() => {
                             let why = "the request has run, and its answer is no longer kept";
-                            refuse_repeated(core, &inbound, why);
+                            refuse(core, &inbound, 304, why);
                         }
-                        RequestState::Answered(_) if inbound.form.is_rpc() => {
+                        RequestState::Answered(_) if !inbound.form.is_frame() => {
                             self.answer_again(core, caller, &request.id);
                         }
                         _ => {
@@ -451,7 +421,7 @@ impl Incoming {
         let shows_instance = core.peers.get(caller).is_some_and(|remote| remote.present_instance().is_some());
         // A plain caller does not say when it starts again and counts from 1. With a floor, the first
         // requests of its new run would never run.
-        if shows_instance && !inbound.form.is_rpc() && cache.is_below_floor(*stanza) {
+        if shows_instance && inbound.form.is_frame() && cache.is_below_floor(*stanza) {
             return refuse_304(core, &inbound, "the request is older than what is remembered");
         }
         if core.cx.local.cannot_publish() {
@@ -492,7 +462,7 @@ impl Incoming {
         // Before the job begins, which can end at once, and its answer belongs to this entry.
         if let Some(cache) = self.caches.get_mut(caller) {
             // A request by RPC cannot be on its way any longer: nothing repeats it.
-            let budget = if form.is_rpc() { Duration::ZERO } else { limit };
+            let budget = if form.is_frame() { limit } else { Duration::ZERO };
             let state = RequestState::Running(job);
             cache.begin(request, form.clone(), *stanza, budget.saturating_add(memory), state);
         }
@@ -529,7 +499,7 @@ impl Incoming {
             visibility: Visibility::Nothing,
             is_reported: false,
             reported: Reported::default(),
-            is_silent: form.is_rpc(),
+            is_silent: !form.is_frame(),
         };
         if let Some(ended) = core.start_job(key, running, request.parameters, meta) {
             self.job_ended(core, ended);
@@ -541,7 +511,7 @@ impl Incoming {
     /// The answer is not kept. Until the caller has received it, the request stays unacknowledged, so it is sent and
     /// answered again.
     fn refuse(&mut self, core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) {
-        if inbound.form.is_rpc() {
+        if !inbound.form.is_frame() {
             send_refusal(core, inbound, refusal);
             return; // nothing repeats it
         }
@@ -579,7 +549,7 @@ impl Incoming {
     fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
         let InboundRequest { caller, request, form, .. } = inbound;
         let rate = core.cx.config.caps.requests.calls_per_second;
-        let is_counted = !form.is_rpc() && request.tool_name != ToolName::ECHO && !self.is_draining;
+        let is_counted = form.is_frame() && request.tool_name != ToolName::ECHO && !self.is_draining;
         if is_counted && !core.peers.admits_request(&core.cx, caller, rate) {
             return Err(limit_of_rate(core));
         }
@@ -751,10 +721,5 @@ fn not_bound(core: &Core, caller: &Identity) -> Refusal {
 
 fn refuse_304(core: &mut Core, inbound: &InboundRequest, why: &str) {
     core.cx.count(Counter::Refused);
-    refuse_repeated(core, inbound, why);
-}
-
-fn refuse_frame(core: &mut Core, inbound: &InboundRequest, code: i32, why: &str) {
-    let about = Some(inbound.id().as_str().to_owned());
-    core.to(&inbound.caller).refuse_frame(code, why, about);
+    refuse(core, inbound, 304, why);
 }

@@ -208,15 +208,15 @@ impl Asked {
         }
     }
 
-    /// Returns whether the request was sent by LiveKit's RPC.
-    pub(super) fn is_by_rpc(&self) -> bool {
-        IS_BUILT && self.rpc.is_some()
+    /// Returns whether the request was a frame. Others cannot be stopped, and outlive the join of their owner.
+    pub(super) fn is_frame(&self) -> bool {
+        !IS_BUILT || self.rpc.is_none()
     }
 
     /// Returns whether frames of this participant may be about the call: it was sent the request as a frame, in the same
     /// instance or, without one, the same join.
     pub(super) fn is_of(&self, id: &Identity, remote: &Remote) -> bool {
-        if self.is_by_rpc() {
+        if !self.is_frame() {
             return false;
         }
         let same = match &self.instance {
@@ -549,7 +549,7 @@ impl Outgoing {
         let open: Vec<_> = self.calls.of_owner(id).map(|(key, _)| key).collect();
         for key in open {
             let Some(asked) = self.calls.get_mut(&key).and_then(Call::asked_mut) else { continue };
-            if asked.is_by_rpc() {
+            if !asked.is_frame() {
                 continue; // its answer comes by RPC, and a request as a frame could run twice
             }
             let same_join = Some(&asked.sid) == sid.as_ref();
@@ -586,7 +586,7 @@ impl Outgoing {
     pub(super) fn ask_again(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
         let call = self.calls.get(&self.calls.key_of(id)?)?;
         let asked = call.asked().filter(|asked| !asked.delivered)?;
-        if asked.is_by_rpc() {
+        if !asked.is_frame() {
             return self.ask_again_by_rpc(core, id);
         }
         let (owner, stanza) = (asked.owner.clone(), asked.stanza);

@@ -175,7 +175,7 @@ impl Peers {
     ) {
         let remote = self.remotes.get_mut(id);
         match part {
-            // The exchange handles the texts of RPC.
+            // The exchange handles texts.
             Part::Ignored | Part::Whole(_) | Part::Text(..) => {}
             Part::Taken => {
                 if let Some(remote) = remote {
@@ -212,13 +212,6 @@ impl Peers {
     pub(super) fn may_deny(&mut self, cx: &Context, id: &Identity) -> bool {
         let interval = cx.config.times.denial;
         self.remotes.get_mut(id).is_some_and(|it| has_passed(&mut it.limits.denied_at, cx.now, interval))
-    }
-
-    /// Client: notes a call by RPC.
-    pub(super) fn note_rpc(&mut self, id: &Identity) {
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.join.calls_by_rpc = true;
-        }
     }
 
     /// Counts a malformed packet and reports it to its sender.

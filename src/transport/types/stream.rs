@@ -131,7 +131,7 @@ impl StreamHeader {
     }
 
     /// Returns true if the stream carries a request or a result of LiveKit's RPC.
-    pub(crate) fn is_rpc(&self) -> bool {
+    pub(crate) fn is_text(&self) -> bool {
         self.kind == StreamKind::Text && [RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC].contains(&&*self.topic)
     }
 

@@ -97,7 +97,7 @@ impl StreamAssembler {
         match part {
             StreamPart::Header(header) => {
                 self.close(&key);
-                let is_ours = if of_rpc { header.is_rpc() } else { header.is_frame() };
+                let is_ours = if of_rpc { header.is_text() } else { header.is_frame() };
                 if header.id.len() > ID || !is_ours {
                     return None;
                 }

@@ -13,7 +13,6 @@ use crate::{
             delivery::Retransmit,
             ids::Instance,
             peers::{Greeting, Remote, RightsChange},
-            recipients::Feature,
             timers::Timer,
         },
     },
@@ -56,7 +55,7 @@ impl Exchange {
             RightsChange::Lost => self.outgoing.owner_dismissed(core, &id),
             RightsChange::None | RightsChange::Gained => {}
         }
-        self.offer_rpc_tools(core, &id);
+        self.offer_described(core, &id);
         self.outgoing.expect(core, &id);
         let Core { cx, peers, delivery, .. } = core;
         peers.greet(cx, delivery, &id);
@@ -67,17 +66,10 @@ impl Exchange {
         self.incoming.send_waiting_results(core, &id);
     }
 
-    /// Assistant: offers the tools of a participant that is called by RPC.
-    fn offer_rpc_tools(&mut self, core: &mut Core, id: &Identity) {
-        if core.peers.offer_rpc_tools(&mut core.cx, id) {
-            self.outgoing.look_for_owners(core);
-        }
-    }
-
     /// Looks for owners of the waiting calls when the room has announced the local participant, or must have done so.
     pub(super) fn announced(&mut self, core: &mut Core) {
         core.cx.timers.cancel(&Timer::Announced);
-        if !core.cx.config.rpc_tools.is_empty() {
+        if core.cx.config.describes_any() {
             self.send_all_unsent(core);
             self.outgoing.look_for_owners(core);
         }
@@ -109,7 +101,7 @@ impl Exchange {
             // A call in progress outweighs the waiting assistant: its caller may return within the grace
             // period and expects the result.
             false => jobs.held_by(id).jobs == 0 && !self.incoming.has_claims_for(id),
-            true if !remote.lists(Feature::Ack) && !remote.calls_by_rpc() => return, // it would not answer a ping
+            true if !remote.answers_pings() => return,
             true => {
                 // The server reports a killed process only after 20 s. Silence before the first ping shows
                 // nothing, because an idle assistant has nothing to send: clients once left it as soon as
@@ -122,7 +114,7 @@ impl Exchange {
             tracing::info!(peer = %id, ?silence, "another assistant waits, and the bound one is gone: it is replaced");
             return self.give_up(core, id);
         }
-        if (remote.is_reachable() || remote.calls_by_rpc()) && silence >= times.silence {
+        if remote.is_in_contact(cx) && silence >= times.silence {
             peers.ping(cx, delivery, id);
         }
         cx.set_timer(Timer::Ping(id.clone()), WATCH_EVERY);
@@ -199,7 +191,7 @@ impl Exchange {
             Greeting::Repeated { may_lack_frames: true } => self.retransmit(core, id),
             Greeting::New { before, instance } => {
                 if instance.is_some() {
-                    peers.withdraw_rpc_tools(cx, id);
+                    peers.withdraw_described(cx, id);
                 }
                 if before != instance {
                     // A call in the plain form may have reached this instance, whichever one has acknowledged
@@ -311,11 +303,10 @@ impl Exchange {
         let Core { cx, peers, .. } = core;
         peers.end_process(cx, id);
         let Some(remote) = peers.get(id) else { return };
-        let (join, by_rpc) = (remote.sid().cloned(), remote.calls_by_rpc());
+        let (join, is_in_contact) = (remote.sid().cloned(), remote.is_in_contact(cx));
         let shows_process = remote.present_instance().is_some();
-        let is_called = remote.is_reachable() || remote.called_by_rpc(cx).is_some();
         match join {
-            Some(join) if is_called || by_rpc => {
+            Some(join) if is_in_contact => {
                 if !shows_process {
                     self.end_shown(core, id);
                 }
@@ -327,7 +318,7 @@ impl Exchange {
                 self.dismiss_absent(core, id);
             }
         }
-        self.offer_rpc_tools(core, id);
+        self.offer_described(core, id);
     }
 
     /// Forgets a peer that will not return, and other peers that left long ago.
@@ -415,8 +406,7 @@ impl Exchange {
 
     /// Handles a peer's goodbye.
     pub(super) fn goodbye(&mut self, core: &mut Core, id: &Identity) {
-        let knows = |remote: &Remote| remote.is_crossed() || remote.has_process() || remote.calls_by_rpc();
-        if core.peers.has_counterpart(&core.cx, id) || core.peers.get(id).is_some_and(knows) {
+        if core.peers.has_counterpart(&core.cx, id) || core.peers.get(id).is_some_and(Remote::is_known) {
             self.part_with(core, id);
         } else {
             core.cx.complain(id, Counter::NotPermitted);

@@ -87,7 +87,7 @@ impl Exchange {
     }
 
     pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
-        if core.cx.uses_rpc() && core.peers.held.has_stream(from, part.id()) {
+        if core.peers.held.has_stream(from, part.id()) {
             return core.peers.held.hold(&mut core.cx, from, HeldItem::Part(part), Timer::Unannounced);
         }
         self.receive_part(core, from, part);
@@ -96,7 +96,7 @@ impl Exchange {
     pub(super) fn receive_part(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
         let id = from.identity();
         let part = match part {
-            StreamPart::Header(header) if header.is_rpc() && core.cx.uses_rpc() => {
+            StreamPart::Header(header) if header.is_text() && core.cx.handles_texts() => {
                 return self.receive_text_header(core, from, header);
             }
             part => part,

@@ -9,6 +9,7 @@ use crate::{
         rpc::{self, RpcCall},
         session::{
             Counter,
+            context::Context,
             core::Core,
             delivery::{Part, RpcText},
             incoming::{InboundRequest, Incoming, Refusal, limit_of_rate, respond},
@@ -24,9 +25,16 @@ use crate::{
 };
 
 impl Exchange {
+    /// Assistant: offers the tools of a participant that is called by RPC.
+    pub(super) fn offer_described(&mut self, core: &mut Core, id: &Identity) {
+        if core.peers.offer_described(&mut core.cx, id) {
+            self.outgoing.look_for_owners(core);
+        }
+    }
+
     /// Handles a message of RPC.
     pub(crate) fn receive_rpc(&mut self, core: &mut Core, from: Option<&Peer>, message: RpcMessage) {
-        if !core.cx.uses_rpc() {
+        if !core.cx.handles_texts() {
             return;
         }
         core.cx.count(Counter::FramesIn);
@@ -97,20 +105,19 @@ impl Exchange {
         }
         let part = HeldItem::Part(StreamPart::Header(header));
         let Some(HeldItem::Part(StreamPart::Header(header))) = placed(core, from, part) else { return };
-        let Some(text) = self.admit_text(core, from, &header) else { return };
+        // A stream that is not admitted takes no memory.
+        let text = if is_answer {
+            core.peers.note_packet(&core.cx, from.identity());
+            RpcText::Answer(rpc::answered_id(&header).into())
+        } else {
+            let call = RpcCall::of_stream(from, &header);
+            if !self.admit_request(core, &call) {
+                return;
+            }
+            RpcText::Request(Box::new(call))
+        };
         let part = core.delivery.begin_text(&mut core.cx, from, header, text);
         self.stream_advanced(core, from.identity(), part);
-    }
-
-    /// Returns the text that a stream carries, if its sender may send it: an answer is expected here. A stream that is not
-    /// admitted takes no memory.
-    fn admit_text(&mut self, core: &mut Core, from: &Peer, header: &StreamHeader) -> Option<RpcText> {
-        if header.topic == RPC_RESPONSE_TOPIC {
-            core.peers.note_packet(&core.cx, from.identity());
-            return Some(RpcText::Answer(rpc::answered_id(header).into()));
-        }
-        let call = RpcCall::of_stream(from, header);
-        self.admit_request(core, &call).then(|| RpcText::Request(Box::new(call)))
     }
 
     /// Handles what a sender sent before the room announced it.
@@ -202,6 +209,18 @@ impl Exchange {
                 respond(core, call.caller.identity(), &call.key(), refusal.for_rpc());
             }
         }
+    }
+}
+
+impl Context {
+    /// Returns whether messages of LiveKit's RPC are handled.
+    pub(super) fn handles_texts(&self) -> bool {
+        rpc::IS_BUILT && (self.answers_rpc() || self.config.describes_any())
+    }
+
+    /// Returns whether requests of LiveKit's RPC are answered.
+    pub(in crate::protocol::session) fn answers_rpc(&self) -> bool {
+        rpc::IS_BUILT && self.is_client() && self.config.answer_rpc
     }
 }
 

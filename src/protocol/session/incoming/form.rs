@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Core, InboundRequest, Refusal};
+use super::{Core, InboundRequest, Incoming, Refusal, find_tool, not_bound};
 use crate::{
     protocol::{
         frame::{Message, Meta, ToolUseResult},
@@ -28,8 +28,13 @@ pub(super) enum Form {
 }
 
 impl Form {
-    pub(super) fn is_rpc(&self) -> bool {
-        rpc::IS_BUILT && matches!(self, Self::Rpc { .. })
+    pub(super) fn is_frame(&self) -> bool {
+        !rpc::IS_BUILT || *self == Self::Frame
+    }
+
+    /// Returns whether a repeated request of another form is of the same join. Only requests by RPC show their join.
+    pub(super) fn is_in_join_of(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Rpc { join, .. }, Self::Rpc { join: again, .. }) if join == again)
     }
 
     /// Returns whether its answers may be sent to the caller in its present join. An SDK keeps its requests when it joins
@@ -43,13 +48,50 @@ impl Form {
             }
         }
     }
+
+    /// Sends the result of a request by RPC, in the version of the request. `began` states that its tool had started,
+    /// whatever its code says.
+    pub(super) fn send_result(
+        &self,
+        core: &mut Core,
+        caller: &Identity,
+        result: &ToolUseResult,
+        began: bool,
+    ) -> Option<Sent> {
+        let Self::Rpc { version, .. } = self else { return None };
+        let Core { cx, peers, delivery, .. } = core;
+        let (described, streams) = (peers.get(caller)?.description(), cx.config.streams);
+        let id = result.id.as_str();
+        let response =
+            |outcome| Packet::rpc(caller.clone(), RpcMessage::Response(RpcResponse::new(id, outcome)));
+        let too_large = |size, limit| {
+            let text = format!("the result has {size} bytes; the limit is {limit} bytes");
+            response(Err(rpc::error(&ErrorCode::RESULT_TOO_LARGE, &text, true)))
+        };
+        let protocol = described.map_or(0, Participant::protocol);
+        let payload = rpc::answer(result, began);
+        let size = payload.as_ref().map_or(0, Bytes::len);
+        let is_small = size <= rpc::MAX_PAYLOAD;
+        let packet = match (version, payload) {
+            (_, Err(error)) => response(Err(error)),
+            (RequestForm::Packet, Ok(payload)) if is_small => response(Ok(payload)),
+            (RequestForm::Stream, Ok(payload)) if !streams && is_small => response(Ok(payload)),
+            (RequestForm::Packet, _) if protocol == 0 || !streams => too_large(size, rpc::MAX_PAYLOAD),
+            _ if size > rpc::MAX_STREAM => too_large(size, rpc::MAX_STREAM),
+            (RequestForm::Packet | RequestForm::Stream, Ok(payload)) => {
+                let attributes = rpc::result_attributes(id);
+                text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
+            }
+        };
+        Some(delivery.post_rpc(cx, packet, Purpose::Result(result.id.clone())))
+    }
 }
 
 /// Sends a refusal. Returns its message.
 pub(super) fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &Refusal) -> Message {
     let error = ToolError::new(refusal.code.clone(), &*refusal.text);
     let message = result_message(&core.cx.config.room, inbound.id(), Err(error));
-    if inbound.form.is_rpc() {
+    if !inbound.form.is_frame() {
         respond(core, &inbound.caller, inbound.id(), refusal.for_rpc());
         return message;
     }
@@ -60,54 +102,53 @@ pub(super) fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &
     message
 }
 
-/// Refuses a request whose id has been used.
-pub(super) fn refuse_repeated(core: &mut Core, inbound: &InboundRequest, why: &str) {
-    if inbound.form.is_rpc() {
+/// Refuses a request that cannot be meant for this participant, or whose id has been used.
+pub(super) fn refuse(core: &mut Core, inbound: &InboundRequest, code: i32, why: &str) {
+    if !inbound.form.is_frame() {
         let error = rpc::error(&ErrorCode::EXECUTION_ERROR, why, true);
         return respond(core, &inbound.caller, inbound.id(), error);
     }
     let about = Some(inbound.id().as_str().to_owned());
-    core.to(&inbound.caller).refuse_frame(304, why, about);
-}
-
-/// Sends the result of a request by RPC, in the version of the request. `began` states that its tool had started, whatever its code says.
-pub(super) fn send_result(
-    core: &mut Core,
-    caller: &Identity,
-    version: RequestForm,
-    result: &ToolUseResult,
-    began: bool,
-) -> Option<Sent> {
-    let Core { cx, peers, delivery, .. } = core;
-    let (described, streams) = (peers.get(caller)?.description(), cx.config.streams);
-    let id = result.id.as_str();
-    let response = |outcome| Packet::rpc(caller.clone(), RpcMessage::Response(RpcResponse::new(id, outcome)));
-    let too_large = |size, limit| {
-        let text = format!("the result has {size} bytes; the limit is {limit} bytes");
-        response(Err(rpc::error(&ErrorCode::RESULT_TOO_LARGE, &text, true)))
-    };
-    let protocol = described.map_or(0, Participant::protocol);
-    let payload = rpc::answer(result, began);
-    let size = payload.as_ref().map_or(0, Bytes::len);
-    let is_small = size <= rpc::MAX_PAYLOAD;
-    let packet = match (version, payload) {
-        (_, Err(error)) => response(Err(error)),
-        (RequestForm::Packet, Ok(payload)) if is_small => response(Ok(payload)),
-        (RequestForm::Stream, Ok(payload)) if !streams && is_small => response(Ok(payload)),
-        (RequestForm::Packet, _) if protocol == 0 || !streams => too_large(size, rpc::MAX_PAYLOAD),
-        _ if size > rpc::MAX_STREAM => too_large(size, rpc::MAX_STREAM),
-        (RequestForm::Packet | RequestForm::Stream, Ok(payload)) => {
-            let attributes = rpc::result_attributes(id);
-            text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
-        }
-    };
-    Some(delivery.post_rpc(cx, packet, Purpose::Result(result.id.clone())))
+    core.to(&inbound.caller).refuse_frame(code, why, about);
 }
 
 /// Sends an error that is not kept.
 pub(crate) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcError) {
     let message = RpcMessage::Response(RpcResponse::new(id.as_str(), Err(error)));
     core.delivery.send_rpc(&mut core.cx, &core.peers, Packet::rpc(to.clone(), message));
+}
+
+impl Incoming {
+    /// Client: checks a request by RPC before its payload is read, which takes no time and no memory before.
+    pub(crate) fn admits_rpc(
+        &self,
+        core: &Core,
+        caller: &Identity,
+        tool: &str,
+        bytes: usize,
+    ) -> Result<(), Refusal> {
+        find_tool(core, tool).map_err(|error| Refusal::new(error.code(), error.message()))?;
+        self.has_room_to_run(core, caller, bytes).map_err(|limit| Refusal::busy(&limit))
+    }
+
+    /// Client: returns why this participant may not call now, if it may not. A candidate may be bound by its request as
+    /// long as no other one is.
+    pub(crate) fn why_not_rpc(core: &Core, caller: &Identity) -> Option<Refusal> {
+        let peers = &core.peers;
+        let may_call = peers.may_call_by_rpc(&core.cx, caller)
+            && (core.cx.config.rpc_callers.contains(caller)
+                || peers.bound().is_none_or(|bound| bound == caller));
+        (!may_call).then(|| not_bound(core, caller))
+    }
+
+    /// Client: returns whether the sender of a refused request by RPC counts as one that waits to become the assistant: it
+    /// could have been bound by the request.
+    pub(crate) fn may_wait_to_be_bound(core: &Core, call: &RpcCall) -> bool {
+        let id = call.caller.identity();
+        core.cx.answers_rpc()
+            && core.peers.get(id).is_some_and(|remote| core.peers.is_candidate(&core.cx, id, remote))
+            && find_tool(core, &call.method).is_ok()
+    }
 }
 
 impl Refusal {

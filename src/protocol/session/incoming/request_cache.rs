@@ -44,9 +44,9 @@ pub(super) struct RequestCache {
     answered: SortedSet<CallId>,
     /// The entries that may be dropped, by the time at which they must be.
     droppable: SortedSet<(Instant, CallId)>,
-    /// The same entries, by the stanza of their request. Requests by RPC have none, and are in the order of their answers.
+    /// The same entries, by the stanza of their request. Requests in other forms have none, and are in the order of their answers.
     oldest: SortedSet<(u32, u64, CallId)>,
-    /// The entries whose answers were sent by RPC, by the time until which they are kept: nothing acknowledges them.
+    /// The entries whose answers nothing acknowledges, by the time until which they are kept.
     kept: SortedSet<(Instant, CallId)>,
     /// The stanzas of answers that are kept no longer.
     pub(super) released: Vec<i32>,
@@ -76,7 +76,7 @@ pub(super) struct CachedRequest {
     /// The absolute stanza of the request; in a tombstone that of the stop.
     stanza: u32,
     instance: u32,
-    /// The position among the answers by RPC.
+    /// The position among the answers that nothing acknowledges.
     order: u64,
     /// How long the entry is kept after the request has settled.
     keep: Duration,
@@ -149,10 +149,10 @@ impl RequestCache {
         self.end_frames(now)
     }
 
-    /// Does that for what was requested in frames, and keeps the answers by RPC.
+    /// Does that for what was requested in frames, and keeps the other answers.
     pub(super) fn end_frames(&mut self, now: Instant) -> u32 {
-        let by_rpc = |id: &CallId| self.find(id).is_some_and(|entry| entry.form.is_rpc());
-        let in_frames: Vec<_> = self.answered.iter().filter(|id| !by_rpc(id)).cloned().collect();
+        let is_frame = |id: &&CallId| self.find(id).is_none_or(|entry| entry.form.is_frame());
+        let in_frames: Vec<_> = self.answered.iter().filter(is_frame).cloned().collect();
         for id in in_frames {
             self.acknowledged(now, &id);
         }
@@ -176,10 +176,9 @@ impl RequestCache {
 
     /// Returns whether a repeated request of this form comes from the program that sent the first one.
     pub(super) fn is_present(&self, entry: &CachedRequest, form: &Form) -> bool {
-        match (&entry.form, form) {
-            (Form::Rpc { join, .. }, Form::Rpc { join: again, .. }) => join == again,
-            (Form::Frame, Form::Frame) => entry.instance == self.instance,
-            _ => false,
+        match entry.form.is_frame() && form.is_frame() {
+            true => entry.instance == self.instance,
+            false => entry.form.is_in_join_of(form),
         }
     }
 
@@ -343,9 +342,9 @@ impl RequestCache {
         answers.into_iter().map(|(_, id)| id.clone()).collect()
     }
 
-    /// Notes that an answer was sent by RPC under this stanza. It is kept for a repeated request, and in case that its packet
-    /// was not sent.
-    pub(super) fn sent_by_rpc(&mut self, now: Instant, id: &CallId, stanza: i32) {
+    /// Notes that an answer that nothing acknowledges was sent under this stanza. It is kept for a repeated request, and in
+    /// case that its packet was not sent.
+    pub(super) fn sent_once(&mut self, now: Instant, id: &CallId, stanza: i32) {
         if let Some(answer) = self.answer_of(id) {
             answer.sent = Some(stanza);
         }
@@ -365,7 +364,7 @@ impl RequestCache {
         sent
     }
 
-    /// Drops the oldest answers that were sent by RPC until no more bytes than these are kept.
+    /// Drops the oldest answers that nothing acknowledges until no more bytes than these are kept.
     pub(super) fn drop_kept(&mut self, most: usize) {
         while self.bytes > most
             && let Some((_, id)) = self.kept.pop_first()
@@ -387,7 +386,7 @@ impl RequestCache {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if let RequestState::Answered(answer) = &entry.state {
             self.bytes = self.bytes.saturating_sub(answer.size);
-            self.released.extend(answer.sent.filter(|_| entry.form.is_rpc()));
+            self.released.extend(answer.sent.filter(|_| !entry.form.is_frame()));
             self.answered.remove(id);
             entry.state = RequestState::Done;
         }
@@ -453,7 +452,7 @@ impl RequestCache {
         self.must_keep(id);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let until = later(now, entry.keep);
-        if entry.form.is_rpc() {
+        if !entry.form.is_frame() {
             self.answers += 1;
             entry.order = self.answers;
         }

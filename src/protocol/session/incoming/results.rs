@@ -1,10 +1,7 @@
 //! Sends results to callers once, and keeps them until they are acknowledged.
 
 use super::{
-    Core, Incoming, Purpose, RequestCache, Timer,
-    form::{self, Form},
-    request_cache::UnacknowledgedResult,
-    result_message,
+    Core, Incoming, Purpose, RequestCache, Timer, request_cache::UnacknowledgedResult, result_message,
 };
 use crate::{
     protocol::{
@@ -178,7 +175,7 @@ impl Incoming {
         self.send_result(core, caller, call);
     }
 
-    /// Sends the result of a request by RPC again, which its caller has repeated.
+    /// Sends a result again that nothing acknowledges, because its caller has repeated the request.
     pub(super) fn answer_again(&mut self, core: &mut Core, caller: &Identity, call: &CallId) {
         let before = self.caches.get_mut(caller).and_then(|cache| cache.unsent(call));
         if let Some(stanza) = before {
@@ -222,12 +219,12 @@ impl Incoming {
         let acknowledges = remote.lists(Feature::Ack);
         let answer = cache.answer_of(call)?;
         let (mut message, before, began) = (answer.message.clone(), answer.sent, answer.states_start);
-        if let (Form::Rpc { version, .. }, Message::ToolUseResult(result)) = (&form, &message) {
+        if let (false, Message::ToolUseResult(result)) = (form.is_frame(), &message) {
             if before.is_some() {
                 return None; // nothing acknowledges it, so it is sent once
             }
-            let sent = form::send_result(core, caller, *version, result, began)?;
-            cache.sent_by_rpc(core.cx.now, call, sent.stanza);
+            let sent = form.send_result(core, caller, result, began)?;
+            cache.sent_once(core.cx.now, call, sent.stanza);
             self.set_expiry(core, caller);
             return None;
         }

@@ -11,7 +11,7 @@ use crate::{protocol::session::recipients::Feature, tool::LossCause, transport::
 const ROUND: Duration = Duration::from_millis(500);
 
 /// The shortest interval between two checks, however short the silence timeout is, so that time can advance.
-const SHORTEST_ROUND: Duration = Duration::from_millis(1);
+pub(super) const SHORTEST_ROUND: Duration = Duration::from_millis(1);
 
 /// The number of pings that must go unanswered before the owner times out, however short the grace period is.
 const UNANSWERED: u32 = 3;
@@ -31,7 +31,7 @@ impl Outgoing {
         let (now, times) = (core.cx.now, &core.cx.config.times);
         let patience = times.grace.max(times.silence.saturating_mul(UNANSWERED));
         let silence = times.silence;
-        let by_frame = |call: &Call| Some(call.asked().filter(|asked| !asked.is_by_rpc())?.at);
+        let by_frame = |call: &Call| Some(call.asked().filter(|asked| asked.is_frame())?.at);
         let mut open: Vec<_> =
             self.calls.of_owner(owner).filter_map(|(key, call)| Some((key, by_frame(call)?))).collect();
         let remote = core.peers.get(owner)?;

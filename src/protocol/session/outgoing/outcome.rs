@@ -220,10 +220,10 @@ impl Outgoing {
     /// Handles the end of a peer's grace period. Calls that it was sent in another join than its present one are lost.
     pub(crate) fn lose_calls_of_other_joins(&mut self, core: &mut Core, id: &Identity) {
         let here = core.peers.get(id).and_then(|remote| remote.sid()).cloned();
-        // An owner that was called by RPC keeps its requests when it joins again: LiveKit's SDKs do.
-        self.lose_calls(core, id, LossCause::Left, |asked| match asked.rpc {
-            Some(_) => here.is_none(),
-            None => Some(&asked.sid) != here.as_ref(),
+        // An owner keeps requests that are no frames when it joins again: LiveKit's SDKs do.
+        self.lose_calls(core, id, LossCause::Left, |asked| match asked.is_frame() {
+            true => Some(&asked.sid) != here.as_ref(),
+            false => here.is_none(),
         });
     }
 
@@ -282,10 +282,10 @@ impl Outgoing {
 
     /// Handles an owner that has lost its role. It is sent no request again, and what it may not have got is lost.
     pub(crate) fn owner_dismissed(&mut self, core: &mut Core, id: &Identity) {
-        let is_unknown_to_it = |asked: &Asked| !asked.delivered && !asked.is_by_rpc();
+        let is_unknown_to_it = |asked: &Asked| !asked.delivered && asked.is_frame();
         self.lose_calls(core, id, LossCause::Dismissed, is_unknown_to_it);
         let asked = self.calls.of_owner(id).filter_map(|(_, call)| call.asked());
-        for asked in asked.filter(|asked| !asked.is_by_rpc()) {
+        for asked in asked.filter(|asked| asked.is_frame()) {
             core.delivery.withdraw_frame(id, asked.stanza);
         }
     }

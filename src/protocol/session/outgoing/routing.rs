@@ -4,10 +4,9 @@ use super::{
     Call, CallKey, Core, Outgoing, Remote, Selected, Timer,
     fallback::preferring_client,
     not_offered::{wanted, why_not},
-    rpc::by_rpc,
 };
 use crate::{
-    tool::{CallError, LossCause, ToolName},
+    tool::{CallError, LossCause, Reach, ToolName},
     transport::Identity,
 };
 
@@ -162,12 +161,14 @@ impl Outgoing {
             return unknown();
         }
         let Some(reach) = remote.reach(&core.cx) else { return Choice::Wait };
-        if by_rpc(reach) {
-            return if offers(remote, tool) { Choice::Ask(owner.clone()) } else { unknown() };
-        }
         // A plain peer registers nothing, so only its answer shows whether it has the tool. It never answers
         // prompts.
-        if (remote.is_plain() && !is_prompt(tool)) || tool == ToolName::ECHO || offers(remote, tool) {
+        let may_have_it = match reach {
+            Reach::Plain => !is_prompt(tool),
+            Reach::Toolbridge => tool == ToolName::ECHO,
+            _ => false,
+        };
+        if may_have_it || offers(remote, tool) {
             return Choice::Ask(owner.clone());
         }
         if remote.is_registered() || remote.is_plain() { unknown() } else { Choice::Wait }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Asked, Call, CallKey, Core, Counter, Outgoing, Purpose, Stage, Timer, milliseconds, settled::Gone,
-    time_left,
+    Asked, Call, CallKey, Core, Counter, Outgoing, Purpose, Stage, Timer, liveness::SHORTEST_ROUND,
+    milliseconds, settled::Gone, time_left,
 };
 use crate::{
     protocol::{
@@ -29,9 +29,6 @@ const PINGS: u32 = 3;
 
 /// The wait before a call is made again whose owner has no such method yet: 0.5 s.
 const METHOD_AGAIN: Duration = Duration::from_millis(500);
-
-/// The shortest interval between two checks, however short the silence timeout is, so that time can advance.
-const SHORTEST_ROUND: Duration = Duration::from_millis(1);
 
 /// A request by RPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +186,7 @@ impl Outgoing {
         let (heard, is_here) = (remote.silent_since(), remote.is_here());
         // The silence of an owner counts only from the call on: before it the owner had nothing to send.
         let asked = |(key, call): (CallKey, &Call)| {
-            let asked = call.asked().filter(|asked| asked.is_by_rpc())?;
+            let asked = call.asked().filter(|asked| !asked.is_frame())?;
             Some((key, heard.max(asked.at)))
         };
         let mut open: Vec<_> = self.calls.of_owner(owner).filter_map(asked).collect();
@@ -209,9 +206,7 @@ impl Outgoing {
         let rounds = silent.checked_sub(silence).map_or(0, |over| 1 + over.as_nanos() / round.as_nanos());
         let due = u32::try_from(rounds).unwrap_or(u32::MAX).min(PINGS);
         let Core { cx, peers, delivery, .. } = core;
-        if let Some(id) = peers.next_rpc_ping(cx, owner, since, due) {
-            delivery.ping_by_rpc(cx, owner, id);
-        }
+        peers.ping_by_rpc(cx, delivery, owner, since, due);
         Some((silence + round * due).saturating_sub(silent).max(SHORTEST_ROUND))
     }
 }

@@ -49,7 +49,7 @@ struct AtOwner {
     remembered: usize,
     /// The calls that the owner must stop and whose stop it may not have received.
     stopping: SortedSet<CallId>,
-    /// The calls by RPC that the owner has not answered, by their time limits. Nothing can stop them.
+    /// The calls that nothing can stop and that the owner has not answered, by their time limits.
     running: SortedSet<(Instant, CallId)>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Gone {
 /// Whether the owner has been sent a stop.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// No stop is needed, because the owner has answered, or possible, because it was called by RPC.
+    /// No stop is needed, because the owner has answered, or possible, because the request was no frame.
     Unwanted,
     /// The stop is sent when the owner is reachable.
     Waiting,
@@ -84,7 +84,7 @@ pub(super) enum Stop {
 impl Gone {
     /// Creates the record of a call that ended without its owner's answer. The owner must stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant, reason: StopReason) -> Self {
-        let stop = if asked.is_by_rpc() { Stop::Unwanted } else { Stop::Waiting };
+        let stop = if !asked.is_frame() { Stop::Unwanted } else { Stop::Waiting };
         Self { asked: asked.clone(), answered: false, stop, reason, until: now }
     }
 
@@ -123,9 +123,9 @@ impl Gone {
         }
     }
 
-    /// Returns whether the owner may run the call until its time limit, because it was called by RPC.
+    /// Returns whether the owner may run the call until its time limit, because nothing can stop it.
     fn may_run_on(&self) -> bool {
-        self.asked.is_by_rpc() && !self.answered
+        !self.asked.is_frame() && !self.answered
     }
 
     /// Returns the owner's instance for which the call still counts as open. A plain peer acknowledges nothing, so
@@ -137,8 +137,8 @@ impl Gone {
 }
 
 impl Settled {
-    /// Returns the number of stopped calls whose stop this instance of their owner has not acknowledged, and of calls by RPC
-    /// that it may still run.
+    /// Returns the number of stopped calls whose stop this instance of their owner has not acknowledged, and of calls
+    /// that it may still run because nothing can stop them.
     pub(super) fn places_at(&self, now: Instant, owner: &Identity, instance: Option<&Instance>) -> usize {
         let place = instance.map(|instance| (owner.clone(), instance.clone()));
         let stopped = place.and_then(|place| self.places.get(&place)).copied().unwrap_or(0);

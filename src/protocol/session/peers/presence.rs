@@ -8,6 +8,7 @@ use super::{
     contact::Signal,
     handshake::is_proven,
     held::HeldItem,
+    reach::OtherForms,
     remote::{Join, Pair, Presence},
 };
 use crate::{
@@ -147,16 +148,6 @@ impl Peers {
         self.ask_for_configuration(cx, delivery, from.identity());
     }
 
-    /// Returns whether a request of RPC can be handled now. Unlike a Configuration, it proves nothing about its sender, so
-    /// its join must be announced.
-    pub(crate) fn place_rpc(&self, from: &Peer) -> SenderStanding {
-        match self.get(from.identity()) {
-            Some(remote) if remote.is_dead(from.sid()) => SenderStanding::Dead,
-            Some(remote) if remote.is_announced_at(from.sid()) => SenderStanding::Current,
-            _ => SenderStanding::Early,
-        }
-    }
-
     /// Returns whether a frame of this sender may arrive as a byte stream: it must be a counterpart in the join that
     /// the packet states.
     pub(crate) fn may_stream(&self, cx: &Context, from: &Peer) -> bool {
@@ -221,7 +212,8 @@ impl Peers {
         let is_new_run = matches!(incoming.message, Message::Configuration(_))
             && incoming.instance().is_some_and(|it| Some(it) != remote.instance().map(Instance::as_str));
         if is_new_run {
-            (remote.pair, remote.join.asked_for_admission) = (Pair::default(), false);
+            (remote.pair, remote.join.other) = (Pair::default(), OtherForms::default());
+            remote.join.asked_for_admission = false;
             delivery.forget_pair(id);
             self.unconfigured.forget_all(id);
         }
@@ -253,8 +245,8 @@ impl Peers {
             cancel_pair_timers(cx, id);
             self.unconfigured.forget_all(id);
             // A plain peer is never sent a frame again, so its large packets are not dropped. Nor is one that is called by
-            // RPC sent a request again that may have arrived.
-            delivery.reset_pair(id, !remote.is_plain() && !remote.is_for_rpc(cx, id));
+            // a request in another form was sent again that may have arrived.
+            delivery.reset_pair(id, !remote.is_plain() && remote.takes_frames(cx, id));
             let contact = remote.pair.contact.after(Signal::Void);
             remote.pair = Pair { contact, ..Pair::default() };
             remote.restart_silence(cx.now);
@@ -376,7 +368,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         end_grace_if_back(cx, id, remote);
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
-        let withdraws = !remote.is_for_rpc(cx, id);
+        let withdraws = remote.takes_frames(cx, id);
         match &before {
             // It has not left: an SDK may report everybody as gone while it reconnects.
             Presence::Away { sid: old, .. } if remote.sid() == Some(old) => remote.restart_silence(cx.now),
@@ -398,7 +390,7 @@ impl Peers {
     pub(super) fn renew_pair(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         let Some(remote) = self.remotes.get_mut(id).filter(|remote| !remote.has_left()) else { return };
         if remote.pair.greetings > 0 || remote.is_configured() || remote.is_plain() {
-            let withdraws = !remote.is_for_rpc(cx, id);
+            let withdraws = remote.takes_frames(cx, id);
             remote.pair = Pair::default();
             let is_unannounced = remote.is_unannounced();
             self.end_pair(cx, delivery, id, withdraws);
@@ -439,7 +431,7 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return };
         end_grace_if_back(cx, id, remote);
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
-        let withdraws = !remote.is_for_rpc(cx, id);
+        let withdraws = remote.takes_frames(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
         // A goodbye counts also if the same join is announced again.
         let contact = Some(remote.pair.contact).filter(|it| it.has_left()).unwrap_or_default();
@@ -458,10 +450,10 @@ fn begin_grace(cx: &mut Context, id: &Identity) {
     cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
 }
 
-/// Ends the grace period of an earlier join if frames or RPC were exchanged in the one that ends now, whose own begins. A
-/// join that has shown nothing does not prolong it.
+/// Ends the grace period of an earlier join if calls were possible in the one that ends now, whose own begins. A join that
+/// has shown nothing does not prolong it.
 fn end_grace_if_back(cx: &mut Context, id: &Identity, remote: &Remote) {
-    if remote.is_reachable() || remote.called_by_rpc(cx).is_some() || remote.calls_by_rpc() {
+    if remote.is_in_contact(cx) {
         cx.timers.cancel(&Timer::Grace(id.clone()));
     }
 }

@@ -1,13 +1,18 @@
 //! Decides how participants are called: by frames, with or without the handshake, or by LiveKit's RPC (`wire.md`, section
 //! 10.2).
 
-use super::{Context, Peers, Remote, remote::OfferState};
+use std::collections::VecDeque;
+
+use super::{Context, Delivery, Peers, Remote, SenderStanding, remote::OfferState};
 use crate::{
     clock::Instant,
-    protocol::{rpc, session::Event},
+    protocol::{
+        rpc,
+        session::{Event, recipients::Feature},
+    },
     sorted::SortedSet,
     tool::{Reach, RegisterError},
-    transport::{Identity, Participant},
+    transport::{Identity, Participant, Peer},
 };
 
 impl Remote {
@@ -29,20 +34,90 @@ impl Remote {
     /// Returns the description of a participant that is called by RPC, if the room has announced it.
     pub(crate) fn called_by_rpc(&self, cx: &Context) -> Option<&Participant> {
         let who = self.description().filter(|who| self.is_announced_at(who.sid()))?;
-        self.is_for_rpc(cx, who.identity()).then_some(who)
+        (!self.takes_frames(cx, who.identity())).then_some(who)
     }
 
-    /// Returns whether it is called by RPC, in whatever join: the author names it, and it has not shown an instance.
-    pub(crate) fn is_for_rpc(&self, cx: &Context, id: &Identity) -> bool {
+    /// Returns whether it is sent frames, and not called by RPC, in whatever join: the author does not describe its tools,
+    /// or it has shown an instance.
+    pub(crate) fn takes_frames(&self, cx: &Context, id: &Identity) -> bool {
         // The process of an earlier join counts until its grace period is over: it shows itself soon after it has rejoined.
-        rpc::IS_BUILT && cx.config.rpc_tools.contains_key(id) && !self.has_process()
+        !cx.config.describes(id) || self.has_process()
     }
+
+    /// Client: returns whether it has called by RPC in this join, in which it may have shown nothing else.
+    pub(crate) fn calls_by_rpc(&self) -> bool {
+        self.is_here() && self.join.other.calls
+    }
+
+    /// Returns whether calls between it and the local participant are possible in this join.
+    pub(crate) fn is_in_contact(&self, cx: &Context) -> bool {
+        self.is_reachable() || self.called_by_rpc(cx).is_some() || self.calls_by_rpc()
+    }
+
+    /// Returns whether it has shown a process, or how it calls: its goodbye counts.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_crossed() || self.has_process() || self.calls_by_rpc()
+    }
+
+    /// Client: returns whether it answers pings.
+    pub(crate) fn answers_pings(&self) -> bool {
+        self.lists(Feature::Ack) || self.calls_by_rpc()
+    }
+}
+
+/// What was exchanged with a participant by RPC in one join.
+#[derive(Debug, Default)]
+pub(super) struct OtherForms {
+    /// Client: whether it has called.
+    calls: bool,
+    /// Assistant: since when it has sent nothing, if it was pinged.
+    silent_since: Option<Instant>,
+    /// How many pings it was sent since then.
+    pings: u32,
+    /// The ids of the last pings.
+    ids: VecDeque<Box<str>>,
 }
 
 /// The pings whose answers are recognized.
 const PINGS: usize = 3;
 
 impl Peers {
+    /// Client: returns whether it may call by RPC: as one that may become the assistant, or because the author names it.
+    pub(crate) fn may_call_by_rpc(&self, cx: &Context, id: &Identity) -> bool {
+        let may = |it: &Remote| cx.config.rpc_callers.contains(id) || self.is_candidate(cx, id, it);
+        self.get(id).is_some_and(|remote| !remote.has_left() && may(remote))
+    }
+
+    /// Client: notes a call by RPC.
+    pub(crate) fn note_rpc(&mut self, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id) {
+            remote.join.other.calls = true;
+        }
+    }
+
+    /// Returns whether a request of RPC can be handled now. Unlike a Configuration, it proves nothing about its sender, so
+    /// its join must be announced.
+    pub(crate) fn place_rpc(&self, from: &Peer) -> SenderStanding {
+        match self.get(from.identity()) {
+            Some(remote) if remote.is_dead(from.sid()) => SenderStanding::Dead,
+            Some(remote) if remote.is_announced_at(from.sid()) => SenderStanding::Current,
+            _ => SenderStanding::Early,
+        }
+    }
+
+    /// Client: pings the bound assistant because it sends nothing. One that calls by RPC alone is pinged so, once in each
+    /// silence timeout.
+    pub(crate) fn ping(&mut self, cx: &mut Context, delivery: &mut Delivery, bound: &Identity) {
+        let Some(remote) = self.remotes.get_mut(bound) else { return };
+        remote.note_ping(cx.now);
+        if remote.is_reachable() && remote.lists(Feature::Ack) {
+            return delivery.to(cx, self, bound).ping();
+        }
+        let (since, interval) = (remote.heard_at(), cx.config.times.silence.as_nanos().max(1));
+        let due = cx.now.saturating_duration_since(since).as_nanos() / interval;
+        self.ping_by_rpc(cx, delivery, bound, since, u32::try_from(due).unwrap_or(u32::MAX));
+    }
+
     /// Assistant: checks the tools of the participants that are called by RPC.
     pub(crate) fn check_rpc_tools(cx: &Context) -> Result<(), RegisterError> {
         let limit = cx.config.caps.tools.count;
@@ -64,46 +139,46 @@ impl Peers {
         Ok(())
     }
 
-    /// Assistant: returns the id of the next ping of an owner that should have been pinged this often since then, if it was
-    /// not.
-    pub(crate) fn next_rpc_ping(
+    /// Pings a participant by RPC that should have been pinged this often since then, if it was not.
+    pub(crate) fn ping_by_rpc(
         &mut self,
         cx: &mut Context,
+        delivery: &mut Delivery,
         id: &Identity,
         since: Instant,
         due: u32,
-    ) -> Option<String> {
-        let pings = &mut self.remotes.get_mut(id)?.join.pings;
-        if pings.since.replace(since) != Some(since) {
-            pings.sent = 0;
+    ) {
+        let Some(remote) = self.remotes.get_mut(id) else { return };
+        let other = &mut remote.join.other;
+        if other.silent_since.replace(since) != Some(since) {
+            other.pings = 0;
         }
-        if pings.sent >= due {
-            return None;
+        if other.pings >= due {
+            return;
         }
-        pings.sent = due;
+        other.pings = due;
         let ping = cx.ids.next();
-        if pings.ids.len() == PINGS {
-            pings.ids.pop_front();
+        if other.ids.len() == PINGS {
+            other.ids.pop_front();
         }
-        pings.ids.push_back(ping.as_str().into());
-        Some(ping)
+        other.ids.push_back(ping.as_str().into());
+        delivery.ping_by_rpc(cx, id, ping);
     }
 
     /// Assistant: returns whether this is the id of a ping of this participant.
     pub(crate) fn is_rpc_ping(&self, by: &Identity, id: &str) -> bool {
-        self.get(by).is_some_and(|remote| remote.join.pings.ids.iter().any(|it| **it == *id))
+        self.get(by).is_some_and(|remote| remote.join.other.ids.iter().any(|it| **it == *id))
     }
 
     /// Assistant: returns whether this participant is sent no Configuration before its own arrives, because the author names
     /// tools for RPC: an app may show its user whatever packet arrives.
     pub(super) fn is_not_greeted(&self, cx: &Context, id: &Identity) -> bool {
         let is_silent = |remote: &Remote| remote.present_instance().is_none();
-        let is_app = rpc::IS_BUILT && cx.config.rpc_tools.contains_key(id);
-        is_app && !cx.config.admitted.contains(id) && self.get(id).is_some_and(is_silent)
+        cx.config.describes(id) && !cx.config.admitted.contains(id) && self.get(id).is_some_and(is_silent)
     }
 
     /// Assistant: offers the tools of a participant that is called by RPC. Returns whether it did.
-    pub(crate) fn offer_rpc_tools(&mut self, cx: &mut Context, id: &Identity) -> bool {
+    pub(crate) fn offer_described(&mut self, cx: &mut Context, id: &Identity) -> bool {
         let Some(remote) = self.remotes.get_mut(id) else { return false };
         if remote.called_by_rpc(cx).is_none() || remote.is_registered() {
             return false;
@@ -120,8 +195,8 @@ impl Peers {
     }
 
     /// Assistant: withdraws those tools, because the participant has shown an instance. It registers its own.
-    pub(crate) fn withdraw_rpc_tools(&mut self, cx: &mut Context, id: &Identity) {
-        if cx.config.rpc_tools.contains_key(id) && self.get(id).is_some_and(Remote::is_registered) {
+    pub(crate) fn withdraw_described(&mut self, cx: &mut Context, id: &Identity) {
+        if cx.config.describes(id) && self.get(id).is_some_and(Remote::is_registered) {
             self.forget_registration(cx, id);
         }
     }

@@ -2,7 +2,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::contact::{Contact, Signal};
+use super::{
+    contact::{Contact, Signal},
+    reach::OtherForms,
+};
 use crate::{
     clock::Instant,
     protocol::{
@@ -180,21 +183,8 @@ pub(super) struct Join {
     pub(super) refusal_reported: bool,
     /// Assistant: the tools that it tried to register while it was not admitted.
     pub(super) refused_tools: Vec<ToolName>,
-    /// Client: whether it has called by RPC.
-    pub(super) calls_by_rpc: bool,
-    /// Assistant: the pings by RPC.
-    pub(super) pings: RpcPings,
-}
-
-/// The pings by RPC of one owner.
-#[derive(Debug, Default)]
-pub(super) struct RpcPings {
-    /// Since when the owner has sent nothing.
-    pub(super) since: Option<Instant>,
-    /// How many were sent since then.
-    pub(super) sent: u32,
-    /// The ids of the last ones.
-    pub(super) ids: VecDeque<Box<str>>,
+    /// What was exchanged in other forms than frames.
+    pub(super) other: OtherForms,
 }
 
 impl Pair {
@@ -358,11 +348,6 @@ impl Remote {
     /// Returns the description of the participant in its present join.
     pub(crate) fn description(&self) -> Option<&Participant> {
         self.join.participant.as_ref().filter(|participant| self.sid() == Some(participant.sid()))
-    }
-
-    /// Client: returns whether it has called by RPC in this join, in which it may have shown nothing else.
-    pub(crate) fn calls_by_rpc(&self) -> bool {
-        self.is_here() && self.join.calls_by_rpc
     }
 
     /// Returns whether it is in the room under a sid that the server has not announced.

@@ -30,12 +30,6 @@ impl Peers {
         }
     }
 
-    /// Client: returns whether it may call by RPC: as one that may become the assistant, or because the author names it.
-    pub(crate) fn may_call_by_rpc(&self, cx: &Context, id: &Identity) -> bool {
-        let may = |it: &Remote| cx.config.rpc_callers.contains(id) || self.is_candidate(cx, id, it);
-        self.get(id).is_some_and(|remote| !remote.has_left() && may(remote))
-    }
-
     /// Client: returns whether it may be an assistant, of this client or another. Its stops are accepted.
     pub(crate) fn may_be_assistant(&self, cx: &Context, id: &Identity, remote: &Remote) -> bool {
         cx.is_client() && (self.is_candidate(cx, id, remote) || is_eligible(remote))
@@ -52,7 +46,7 @@ impl Peers {
         // A named identity needs no announcement, which can come 3 s after its first frames: LiveKit
         // announces participants without tracks once in 3 s.
         cx.config.admitted.contains(id)
-            || cx.config.rpc_tools.contains_key(id)
+            || cx.config.describes(id)
             || remote.join.participant.as_ref().is_some_and(is_accepted)
             || self.is_guest(id, remote)
     }
@@ -161,21 +155,6 @@ impl Peers {
         } else {
             cx.timers.cancel(&timer); // it may be due too soon
             cx.set_timer(timer, IDLE_GRACE.min(cx.config.times.grace));
-        }
-    }
-
-    /// Client: pings the bound assistant because it sends nothing. One that calls by RPC alone is pinged so, once in each
-    /// silence timeout.
-    pub(crate) fn ping(&mut self, cx: &mut Context, delivery: &mut Delivery, bound: &Identity) {
-        let Some(remote) = self.remotes.get_mut(bound) else { return };
-        remote.note_ping(cx.now);
-        if remote.is_reachable() && remote.lists(Feature::Ack) {
-            return delivery.to(cx, self, bound).ping();
-        }
-        let (since, interval) = (remote.heard_at(), cx.config.times.silence.as_nanos().max(1));
-        let due = cx.now.saturating_duration_since(since).as_nanos() / interval;
-        if let Some(id) = self.next_rpc_ping(cx, bound, since, u32::try_from(due).unwrap_or(u32::MAX)) {
-            delivery.ping_by_rpc(cx, bound, id);
         }
     }
 
