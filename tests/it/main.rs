@@ -190,6 +190,7 @@ mod session_disclosure;
 mod session_handshake;
 mod session_joins;
 mod session_lane;
+mod session_lane_limits;
 mod session_older_peers;
 mod session_peers;
 mod session_progress;

@@ -1,9 +1,9 @@
 //! Unacknowledged frames are retransmitted when their peer returns, and nothing runs twice because of it.
 
 use toolbridge::{
-    CallError, CallId, Config, ConnectionState, Event, Tool, ToolOptions,
+    CallError, CallId, Config, ConnectionState, Event, Tool, ToolOptions, Value,
     frame::{Acknowledgement, Configuration, Frame, Kind, Message, Meta},
-    session::SendFailure,
+    session::{Request, SendFailure},
     transport::{Lane, TransportEvent},
 };
 
@@ -312,6 +312,28 @@ fn retransmission_has_a_window_and_continues_with_acknowledgements() {
     rejoin_owner(&mut world);
     world.run(SECOND);
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
+}
+
+#[test]
+fn acknowledged_frames_leave_the_window_of_bytes() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.frames.retransmit_bytes = 2_500;
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    world.ends.get_mut("phone").unwrap().here = false;
+    let text = Value::from(serde_json::json!({"text": "x".repeat(1_000)}));
+    for _ in 0..20 {
+        world.call("a", Request::new("t", text.clone())).unwrap();
+    }
+    world.run(50 * MS);
+    world.rejoin("phone");
+    world.run(35 * MS);
+    assert_eq!(world.count("a", "retransmitted"), 3, "each has more than 1,000 bytes");
+    world.run(40 * MS); // a round trip
+    assert_eq!(world.count("a", "retransmitted"), 6);
 }
 
 /// A late acknowledgement of the owner's earlier run carries the stanzas of frames that the present one does not have.

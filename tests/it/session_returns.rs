@@ -202,6 +202,26 @@ fn call_of_a_plain_assistant_stops_after_the_grace_period_although_its_identity_
 }
 
 #[test]
+fn participant_that_was_here_again_has_a_whole_grace_period() {
+    let mut world = plain_assistant(&["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    for call in ["first", "second"] {
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request(call, "t")));
+        world.run(SECOND);
+        assert_eq!(world.session("phone").bound().unwrap(), "a");
+        world.leave("a");
+        if call == "first" {
+            world.run(3 * SECOND);
+            plain_assistant_joins(&mut world);
+        }
+    }
+    world.run(4 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a", "5 s after it left the second time");
+    world.run(2 * SECOND);
+    assert_eq!(world.session("phone").bound(), None);
+}
+
+#[test]
 fn retransmitted_result_still_states_that_its_tool_started() {
     let mut world = World::pair(&["t"]);
     world.lossy.lose = Some(Box::new(|from, _, frame| {

@@ -11,6 +11,7 @@ use std::{
 use toolbridge::{
     CallError, Config, Event, Role, Value,
     frame::{Configuration, ErrorMessage, Kind, Message, Meta, ToolUseRequest},
+    session::{Request, SendFailure},
     tools::Execution,
     transport::{
         Packet, Participant, Peer, STREAM_CHUNK, STREAM_TOPIC, StreamHeader, StreamPart, StreamParts,
@@ -141,6 +142,26 @@ fn stream_longer_than_60_s_ends() {
 }
 
 #[test]
+fn time_of_a_stream_begins_again_after_an_outage() {
+    let mut world = room_of(&["evil"], 1);
+    world.handle("evil", |_| None);
+    world.call("a", request("evil").timeout(300 * SECOND)).unwrap();
+    world.run(SECOND);
+    let evil = world.ends["evil"].who.peer().clone();
+    let mut next = open_stream(&mut world, &evil, "1.1.1", 1);
+    for n in 0..10 {
+        if n == 5 {
+            world.outage("a", MS);
+        }
+        world.run(9 * SECOND);
+        add_to_stream(&mut world, &evil, "1.1.1", next, 1);
+        next += 1;
+    }
+    world.run(SECOND);
+    assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_unknown")), (0, 0));
+}
+
+#[test]
 fn sec_r4_storm_of_streams_gets_eight_replies_a_second() {
     let mut world = room_of(&["evil"], 1);
     let evil = world.ends["evil"].who.peer().clone();
@@ -242,8 +263,8 @@ fn refused_streams_wait_longer_each_time() {
     assert_eq!(waits, [2, 5, 10, 20, 40, 80, 80]); // and two network delays
 }
 
-#[test]
-fn request_refused_for_lack_of_room_is_sent_again() {
+/// An assistant, and a played client that offers a tool and accepts streams.
+fn with_played_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default().streams(true));
     let sid = world.sid();
@@ -260,7 +281,13 @@ fn request_refused_for_lack_of_room_is_sent_again() {
         Message::ToolsRegister(with!(toolbridge::frame::ToolsRegister::default(), tools = vec![tool]));
     world.send("phone", &["a"], &Meta::new(), &offered);
     world.run(100 * MS);
-    let request = toolbridge::session::Request::new("t", text(40_000)).timeout(120 * SECOND);
+    world
+}
+
+#[test]
+fn request_refused_for_lack_of_room_is_sent_again() {
+    let mut world = with_played_client();
+    let request = Request::new("t", text(40_000)).timeout(120 * SECOND);
     let key = world.call("a", request).unwrap();
     world.run(100 * MS);
     for turns in 1..=8 {
@@ -283,6 +310,27 @@ fn request_refused_for_lack_of_room_is_sent_again() {
 }
 
 #[test]
+fn request_that_was_sent_again_after_a_refusal_waits_no_more() {
+    let mut world = with_played_client();
+    world.call("a", Request::new("t", text(40_000)).timeout(120 * SECOND)).unwrap();
+    world.run(100 * MS);
+    let stream = streams_to(&world, "phone").pop().unwrap();
+    world.send("phone", &["a"], &Meta::new(), &no_room(&stream));
+    world.run(SECOND);
+    assert_eq!(streams_to(&world, "phone").len(), 2);
+    // There is no room for another frame to the client, and then for all that waits for it.
+    let another = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("a").unwrap().here = false;
+    world.unsent = SendFailure::QueueFull;
+    world.with("a", |session, now| session.cancel(now, another));
+    world.ends.get_mut("a").unwrap().here = true;
+    world.run(2 * SECOND);
+    assert_eq!(world.received("phone", Kind::CONTROL_STOP).len(), 1);
+    assert_eq!(streams_to(&world, "phone").len(), 2);
+}
+
+#[test]
 fn withdrawn_request_is_not_sent_any_further() {
     let mut world = World::new();
     let shared =
@@ -296,7 +344,7 @@ fn withdrawn_request_is_not_sent_any_further() {
     let is_silent = Arc::clone(&silent);
     world.lossy.lose = Some(Box::new(move |from, _, _| from == "phone" && is_silent.load(Ordering::Relaxed)));
     world.delay = 10 * SECOND; // a slow link
-    let key = world.call("a", toolbridge::session::Request::new("lookup", text(MIB))).unwrap();
+    let key = world.call("a", Request::new("lookup", text(MIB))).unwrap();
     let packet = world.packet;
     assert!(world.session("a").is_wanted(packet));
     world.run(3 * SECOND);

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Role, Tool, Value,
-    frame::{ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
+    frame::{
+        Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister,
+    },
     session::{Counter, Output, Request, SendFailure, Session},
     tools::RegisterError,
     transport::{
@@ -14,7 +16,7 @@ use toolbridge::{
     },
 };
 
-use crate::session_world::{MS, SECOND, World, request, value};
+use crate::session_world::{MS, Noted, SECOND, World, request, value};
 
 const MIB: usize = 1024 * 1024;
 
@@ -374,6 +376,20 @@ fn sec_r3_all_streams_share_a_limit() {
 }
 
 #[test]
+fn stream_that_has_ended_leaves_the_share_of_its_sender() {
+    let mut world = pair_with(&["t"], |config| config.caps.frames.stream_bytes = 200_000); // half for one sender
+    let phone = peer(&world, "phone");
+    world.call("a", request("t")).unwrap();
+    world.run(50 * MS);
+    send_parts(&mut world, &phone, &[header("open", 10_000)]);
+    for id in ["1", "2", "3"] {
+        let abandoned = StreamPart::Trailer { id: id.into(), reason: "abandoned".into() };
+        send_parts(&mut world, &phone, &[header(id, 80_000), chunk(id, 0, b"x"), abandoned]);
+    }
+    assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_abandoned")), (0, 3));
+}
+
+#[test]
 fn stream_on_another_topic_is_ignored() {
     let mut world = pair(&["t"]);
     let phone = peer(&world, "phone");
@@ -453,6 +469,38 @@ fn stop_overtakes_and_its_request_is_abandoned() {
         _ => None,
     });
     assert!(!goodbye.unwrap().overtakes, "a goodbye does not overtake earlier frames");
+}
+
+/// It would forget a stop that arrives before its request, and run the tool.
+#[test]
+fn stop_overtakes_nothing_to_a_client_that_remembers_no_stops() {
+    for lists in [true, false] {
+        let mut world = World::new();
+        world.assistant("a", Config::default().streams(true));
+        let sid = world.sid();
+        world.play(&Participant::new("phone", sid).role(Role::Client));
+        world.run(200 * MS);
+        let features = ["tool_use", "tool_register"].into_iter().chain(lists.then_some("tool_cancel"));
+        let features = Some(features.map(str::to_owned).collect());
+        let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "one");
+        let configuration = Message::Configuration(with!(Configuration::default(), features = features));
+        world.send("phone", &["a"], &meta, &configuration);
+        let tool = with!(RegisteredTool::default(), name = "t".to_owned());
+        let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool]));
+        world.send("phone", &["a"], &Meta::new(), &offered);
+        world.run(100 * MS);
+        let key = world.call("a", request("t")).unwrap();
+        world.run(50 * MS);
+        world.notes = Some(Vec::new());
+        world.with("a", |session, now| session.cancel(now, key));
+        let sent = world.notes.iter().flatten().filter_map(|(_, _, noted)| match noted {
+            Noted::Sent(packet) => Some(packet),
+            _ => None,
+        });
+        let kind = |packet: &Packet| Frame::decode(packet.payload.clone()).unwrap().kind();
+        let stops = sent.filter(|packet| kind(packet) == Kind::CONTROL_STOP);
+        assert_eq!(stops.map(|packet| packet.overtakes).collect::<Vec<_>>(), [lists]);
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use toolbridge::{
-    ConnectionState,
-    frame::Kind,
+    Config, ConnectionState, Role,
+    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
     session::SendFailure,
     transport::{Lane, Participant, TransportEvent},
 };
@@ -34,6 +34,32 @@ fn suspension_postpones_the_grace_period_once_however_many_inputs_follow() {
         world.run(6 * SECOND);
         assert!(world.session("phone").bound().is_none(), "{inputs} inputs");
     }
+}
+
+/// It could not arrive meanwhile.
+#[test]
+fn registration_may_be_on_its_way_for_a_second_after_an_outage() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    let features = Some(["tool_use", "tool_register"].map(str::to_owned).to_vec());
+    let configuration = Message::Configuration(with!(Configuration::default(), features = features));
+    world.send("phone", &["a"], &world.shows("phone", "a", "phone"), &configuration);
+    world.run(10 * SECOND);
+    for state in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+        world.with("a", |it, now| it.handle_event(now, TransportEvent::ConnectionState(state)));
+        world.now += SECOND;
+    }
+    world.now -= SECOND;
+    world.call("a", request("t").owner_wait(MS)).unwrap();
+    world.run(700 * MS);
+    let tool = with!(RegisteredTool::default(), name = "t".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool]));
+    world.send("phone", &["a"], &Meta::new(), &offered);
+    world.run(SECOND);
+    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);
 }
 
 #[test]

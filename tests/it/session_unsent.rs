@@ -1,9 +1,9 @@
 //! Packets that were not sent (`wire.md`, section 5.2): each kind is sent again when it can be.
 
 use toolbridge::{
-    Config, ConnectionState, Role,
-    frame::{Frame, Kind, Message},
-    session::SendFailure,
+    Config, ConnectionState, Event, Role,
+    frame::{Frame, Kind, Message, Meta},
+    session::{Destination, SendFailure, Session},
     transport::{Lane, Participant, TransportEvent},
 };
 
@@ -131,6 +131,26 @@ fn copies_for_observers_that_were_not_sent_are_sent_again() {
             world.finish("phone", Ok(value(1))); // its copy is sent after it
         });
         assert_eq!(world.received("watch", Kind::TOOL_USE_RESULT).len(), 1, "{why:?}");
+    }
+}
+
+#[test]
+fn frame_for_the_room_that_was_not_sent_is_sent_again_in_the_same_join_only() {
+    for rejoins in [false, true] {
+        let mut world = World::pair(&["t"]);
+        world.muted.insert("a".to_owned());
+        let frame =
+            |it: &mut Session, now| it.send(now, Destination::Room, Kind::new(34), Meta::new(), value(1));
+        world.with("a", frame).unwrap().unwrap();
+        world.run(SECOND);
+        world.muted.remove("a");
+        if rejoins {
+            world.rejoin("a");
+        }
+        allow_again(&mut world, "a");
+        world.run(SECOND);
+        let frames = world.ends["phone"].events.iter().filter(|it| matches!(it, Event::Frame { .. })).count();
+        assert_eq!(frames, usize::from(!rejoins), "rejoins: {rejoins}");
     }
 }
 

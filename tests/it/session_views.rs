@@ -134,6 +134,22 @@ fn large_view_is_a_stream() {
     assert_eq!(world.session("a").stats().named("report_refused"), 1);
 }
 
+/// A driver that has queued it sends only the later one.
+#[test]
+fn large_state_that_another_one_replaces_is_sent_no_further() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().streams(true));
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.run(SECOND);
+    show(&mut world, "page", json!({"text": "x".repeat(60_000)})).unwrap();
+    let before = world.packet;
+    assert!(world.session("a").is_wanted(before));
+    world.ends.get_mut("phone").unwrap().here = false; // it acknowledges nothing
+    world.run(300 * MS);
+    show(&mut world, "page", json!({"text": "y".repeat(60_000)})).unwrap();
+    assert!(!world.session("a").is_wanted(before) && world.session("a").is_wanted(world.packet));
+}
+
 #[test]
 fn wrong_view_is_refused() {
     let mut world = room();
@@ -209,6 +225,27 @@ fn client_that_returns_learns_that_a_view_has_ended() {
     world.run(SECOND);
     let states = seen(&world, "phone");
     assert!(states.contains(&state("load", Json::Null)) && states.contains(&state("plan", 1)), "{states:?}");
+}
+
+#[test]
+fn of_sixty_four_names_the_one_whose_view_ended_first_is_forgotten() {
+    let mut world = room();
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("phone", Kind::VIEW_UPDATE) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    for n in 0..65 {
+        for content in [json!(1), Json::Null] {
+            show(&mut world, &format!("v{n}"), content).unwrap();
+            world.run(SECOND);
+        }
+    }
+    world.fate = None;
+    world.rejoin("phone");
+    world.run(SECOND);
+    let ended: Vec<_> = seen(&world, "phone").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(ended.len(), 64);
+    assert!(!ended.contains(&"v0".to_owned()) && ended.contains(&"v63".to_owned()), "{ended:?}");
 }
 
 #[test]
