@@ -48,7 +48,7 @@ impl Delivery {
     ) -> Retransmit {
         // Without acknowledgements every frame would be sent again at each return. Without an instance
         // nothing shows that the peer is still the process that the frames were meant for.
-        if !peers.shows_instance(id) || !peers.lists(id, Feature::Ack) || !peers.is_crossed(id) {
+        if !peers.shows_instance(id) || !peers.lists(id, Feature::Ack) {
             return Retransmit::NeverSent;
         }
         let began = self.links.get(id).and_then(|link| link.retransmission.began);
