@@ -38,7 +38,7 @@ struct Frame {
     packet: u64,
     /// How often the frame was output and not reported as unsent.
     left: u32,
-    /// Whether it was sent on the fast lane, where several packets carry one stanza.
+    /// Whether its last packet was sent on the fast lane, where several packets have one id. `left` counts those before.
     is_fast: bool,
     /// How often its peer refused its stream.
     refusals: u32,
@@ -93,9 +93,7 @@ impl Frames {
         if let Some(frame) = frames.get_mut(&stanza.unsigned_abs()) {
             self.by_packet.remove(&frame.packet);
             frame.packet = packet;
-            // A frame that was ever on the fast lane stays so while a packet of it may have left: an unsent
-            // reliable packet then proves nothing about the lossy ones.
-            frame.is_fast = is_fast || (frame.is_fast && frame.left > 0);
+            frame.is_fast = is_fast;
             frame.left += 1;
             (frame.must_wait, frame.is_unsent) = (false, false);
             return;
