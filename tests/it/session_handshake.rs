@@ -334,6 +334,25 @@ fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration()
     );
 }
 
+/// A Configuration that was sent for another reason may have arrived before the frame's sender could answer it.
+#[test]
+fn configuration_is_requested_while_a_frame_waits_although_another_one_was_sent() {
+    let mut world = shown_client(&["tool_use", "tool_ack"]);
+    world.run(SECOND);
+    let before = count(&world, "a", Kind::CONFIGURATION);
+    let ping =
+        with!(Acknowledgement::default(), acknowledged_stanza_id = Some(0), notes = Some("ping".to_owned()));
+    let bytes = Frame::write(0, "room", &Meta::new(), &Message::Acknowledgement(ping)).unwrap();
+    world.send_bytes_as(&Peer::new("phone", "PA_unannounced"), &["a"], &bytes);
+    world.run(930 * MS);
+    let unheard = shown().with_bool("bridge.heard", false);
+    world.send("phone", &["a"], &unheard, &configuration(&["tool_use", "tool_ack"]));
+    world.run(200 * MS);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 2, "a request and an answer");
+    world.run(SECOND);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 3);
+}
+
 /// Its registration shows that it is not plain: as a plain peer, it could not be sent a large request.
 #[test]
 fn named_participant_whose_registration_waits_has_another_second_to_shake_hands() {

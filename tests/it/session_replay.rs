@@ -533,6 +533,26 @@ fn retransmitted_request_that_was_not_sent_is_sent_again() {
     }
 }
 
+#[test]
+fn earlier_packet_of_a_retransmitted_request_that_is_not_sent_does_not_count() {
+    let mut world = World::pair(&["t"]);
+    let key = world.call("a", request("t")).unwrap();
+    let first = world.packet;
+    world.lossy.lose =
+        Some(Box::new(|from, _, frame| from == "phone" && frame.kind() != Kind::CONFIGURATION));
+    world.run(100 * MS);
+    world.rejoin("phone");
+    world.run(100 * MS);
+    assert_eq!(world.sent("a", Kind::TOOL_USE_REQUEST).len(), 2);
+    world.with("a", |session, now| session.handle_send_failed(now, first, SendFailure::QueueFull));
+    world.run(2 * SECOND);
+    assert_eq!(world.sent("a", Kind::TOOL_USE_REQUEST).len(), 2);
+    world.lossy.lose = None;
+    world.finish("phone", Ok(value(1)));
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_some_and(Result::is_ok));
+}
+
 /// The owner has ended the call, so it needs no stop.
 #[test]
 fn stop_of_an_answered_call_is_not_retransmitted() {
