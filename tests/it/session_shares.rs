@@ -148,14 +148,13 @@ fn time_of_a_stream_begins_again_after_an_outage() {
     world.call("a", request("evil").timeout(300 * SECOND)).unwrap();
     world.run(SECOND);
     let evil = world.ends["evil"].who.peer().clone();
-    let mut next = open_stream(&mut world, &evil, "1.1.1", 1);
+    let next = open_stream(&mut world, &evil, "1.1.1", 1);
     for n in 0..10 {
         if n == 5 {
             world.outage("a", MS);
         }
         world.run(9 * SECOND);
-        add_to_stream(&mut world, &evil, "1.1.1", next, 1);
-        next += 1;
+        add_to_stream(&mut world, &evil, "1.1.1", next + n, 1);
     }
     world.run(SECOND);
     assert_eq!((world.count("a", "stream_refused"), world.count("a", "stream_unknown")), (0, 0));
