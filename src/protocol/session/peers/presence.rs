@@ -244,8 +244,8 @@ impl Peers {
         for (id, remote) in &mut self.remotes {
             cancel_pair_timers(cx, id);
             self.unconfigured.forget_all(id);
-            // A plain peer is never sent a frame again, so its large packets are not dropped. Nor is one that is called by
-            // a request in another form was sent again that may have arrived.
+            // A plain peer is never sent a frame again, so its large packets are not dropped. Nor are requests in other
+            // forms, which may have arrived.
             delivery.reset_pair(id, !remote.is_plain() && remote.takes_frames(cx, id));
             let contact = remote.pair.contact.after(Signal::Void);
             remote.pair = Pair { contact, ..Pair::default() };
