@@ -958,6 +958,26 @@ fn frame_does_not_answer_a_call_by_rpc_and_none_stops_it() {
     assert_eq!(caller.requests(), []);
 }
 
+/// The app acknowledges the header of a stream whose chunks do not leave any more.
+#[test]
+fn request_whose_stream_ends_after_its_acknowledgement_is_sent_again() {
+    let mut caller = Caller::with(config(), 1);
+    let key = caller.call("paint", json!({"text": "x".repeat(100_000)}));
+    let packet = caller.sent[0].id;
+    let first = caller.requests().remove(0);
+    caller.ack(&web(), &first.id);
+    caller.handle(TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+    caller.session.handle_send_failed(caller.now, packet, SendFailure::Interrupted);
+    caller.handle(TransportEvent::ConnectionState(ConnectionState::Connected));
+    let again = caller.requests();
+    assert_eq!((again.len(), &*again[0].id), (1, &*format!("{}.2", first.id)));
+    caller.refuse(&web(), &first.id, 1500, "");
+    assert_eq!(caller.outcome(key), None, "it is about the stream that has ended");
+    caller.answer(&web(), &again[0].id, "1");
+    assert_eq!(caller.outcome(key), Some(Ok(json!({"value": 1}))));
+    assert_eq!(caller.session.open_calls(), 0);
+}
+
 #[test]
 fn large_request_is_not_withdrawn_when_either_end_moves() {
     for moves_itself in [true, false] {

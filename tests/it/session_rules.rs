@@ -17,6 +17,7 @@ use toolbridge::{
 
 use crate::{
     session_protocol::plain_request,
+    session_unsent::refuse,
     session_world::{Fate, MS, SECOND, World, request, tool, value},
 };
 
@@ -557,6 +558,32 @@ fn repeated_stop_without_a_target_spares_calls_that_began_since() {
     assert!(world.settled("a", second).is_none());
     stop_all(&mut world);
     assert!(is_cancelled(&world, second), "another stop has its effect");
+}
+
+/// The stop has arrived and its acknowledgement was lost; then the packet that repeats it is not sent.
+#[test]
+fn stop_without_a_target_that_was_not_sent_again_keeps_its_stanza() {
+    let mut world = World::pair(&["hang"]);
+    world.notes = Some(Vec::new());
+    world.allow_stop("phone");
+    world.run(SECOND);
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("phone", Kind::ACKNOWLEDGEMENT) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.with("phone", |session, now| session.ask_to_stop(now, None)).unwrap().unwrap();
+    world.run(SECOND);
+    world.fate = None;
+    let key = world.call("a", request("hang")).unwrap();
+    world.run(100 * MS);
+    refuse(&mut world, "phone", Kind::CONTROL_STOP, &SendFailure::QueueFull, |world| {
+        world.rejoin("phone");
+        world.run(300 * MS);
+    });
+    world.run(SECOND);
+    let stops: Vec<_> = world.sent("phone", Kind::CONTROL_STOP).iter().map(|it| it.1.stanza_id()).collect();
+    assert_eq!(stops, [stops[0]; 3]);
+    assert!(world.settled("a", key).is_none(), "it began after the stop");
 }
 
 /// Its results would not arrive, so nothing runs.

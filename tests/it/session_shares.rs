@@ -262,7 +262,7 @@ fn refused_streams_wait_longer_each_time() {
     assert_eq!(waits, [2, 5, 10, 20, 40, 80, 80]); // and two network delays
 }
 
-/// An assistant, and a played client that offers a tool and accepts streams.
+/// An assistant, and a played client that accepts streams and has registered.
 fn with_played_client() -> World {
     let mut world = World::new();
     world.assistant("a", Config::default().streams(true));
@@ -272,7 +272,8 @@ fn with_played_client() -> World {
     let meta = Meta::new()
         .with_text("bridge.instance", "00112233445566778899aabbccddeeff")
         .with_bool("bridge.heard", true);
-    let features = ["tool_use", "tool_register", "tool_ack", "frame_stream"].map(String::from).to_vec();
+    let features = ["tool_use", "tool_register", "tool_ack", "frame_stream", "view_update"];
+    let features = features.map(String::from).to_vec();
     let configuration = with!(Configuration::default(), features = Some(features));
     world.send("phone", &["a"], &meta, &Message::Configuration(configuration));
     let tool = with!(toolbridge::frame::RegisteredTool::default(), name = "t".to_owned());
@@ -283,14 +284,10 @@ fn with_played_client() -> World {
     world
 }
 
-#[test]
-fn request_refused_for_lack_of_room_is_sent_again() {
-    let mut world = with_played_client();
-    let request = Request::new("t", text(40_000)).timeout(120 * SECOND);
-    let key = world.call("a", request).unwrap();
-    world.run(100 * MS);
+/// Refuses each of eight streams to the played client, and waits 9 s each time.
+fn refuse_eight(world: &mut World) {
     for turns in 1..=8 {
-        let streams = streams_to(&world, "phone");
+        let streams = streams_to(world, "phone");
         assert_eq!(streams.len(), turns);
         world.send("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
         for _ in 0..9 {
@@ -298,6 +295,30 @@ fn request_refused_for_lack_of_room_is_sent_again() {
             world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat); // it is alive
         }
     }
+}
+
+#[test]
+fn view_refused_for_lack_of_room_is_sent_eight_times() {
+    let mut world = with_played_client();
+    let show = |world: &mut World, view| {
+        world.with("a", |session, now| session.show_view(now, view, text(40_000), None)).unwrap().unwrap();
+        world.run(SECOND);
+    };
+    show(&mut world, "page");
+    refuse_eight(&mut world);
+    world.run(20 * SECOND);
+    assert_eq!(streams_to(&world, "phone").len(), 8);
+    show(&mut world, "page");
+    assert_eq!(streams_to(&world, "phone").len(), 9, "the next state begins with the first stream again");
+}
+
+#[test]
+fn request_refused_for_lack_of_room_is_sent_again() {
+    let mut world = with_played_client();
+    let request = Request::new("t", text(40_000)).timeout(120 * SECOND);
+    let key = world.call("a", request).unwrap();
+    world.run(100 * MS);
+    refuse_eight(&mut world);
     let streams = streams_to(&world, "phone");
     assert_eq!(streams.len(), 8, "the request is abandoned after eight streams");
     let stanzas: BTreeSet<_> = streams.iter().map(|id| id.split('.').nth(1).unwrap()).collect();

@@ -375,14 +375,15 @@ impl<R: Recipients> To<'_, R> {
         Ok(self.transmit(stanza, message, payload, purpose))
     }
 
-    /// Sends a frame again, under its stanza.
+    /// Sends a frame again, under its stanza. One without a stanza is sent for the first time.
     pub(super) fn post_again(
         &mut self,
-        stanza: i32,
+        stanza: impl Into<Option<i32>>,
         meta: &Meta,
         message: &Message,
         purpose: Option<Purpose>,
     ) -> Result<Sent, Unfit> {
+        let Some(stanza) = stanza.into() else { return self.post(meta, message, purpose) };
         let payload = Frame::write(stanza, &self.cx.config.room, meta, message).map_err(Unfit::Encode)?;
         Ok(self.transmit(stanza, message, payload, purpose))
     }

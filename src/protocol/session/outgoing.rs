@@ -585,7 +585,7 @@ impl Outgoing {
     /// Sends a request again with the remaining time limit. Returns `None` if that is unnecessary.
     pub(super) fn ask_again(&mut self, core: &mut Core, id: &CallId) -> Option<Sent> {
         let call = self.calls.get(&self.calls.key_of(id)?)?;
-        let asked = call.asked().filter(|asked| !asked.delivered)?;
+        let asked = call.asked().filter(|asked| !asked.delivered || !asked.is_frame())?;
         if !asked.is_frame() {
             return self.ask_again_by_rpc(core, id);
         }

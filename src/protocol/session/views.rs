@@ -155,10 +155,13 @@ impl Views {
         }
         for ends in [true, false] {
             for view in self.shown.iter_mut().filter(|view| view.has_ended() == ends) {
-                if view.clients.get(id) == Some(&Progress::Due) {
-                    let progress = post(core, id, &view.latest);
-                    view.clients.insert(id.clone(), progress);
-                }
+                let again = match view.clients.get(id) {
+                    Some(Progress::Due) => None,
+                    Some(Progress::Sent(it)) if core.delivery.is_refused(id, *it) => Some(*it),
+                    _ => continue,
+                };
+                let progress = post(core, id, &view.latest, again);
+                view.clients.insert(id.clone(), progress);
             }
         }
     }
@@ -296,11 +299,11 @@ fn takes_views(remote: &Remote) -> bool {
     remote.is_registered() && remote.is_reachable() && remote.lists(Feature::View)
 }
 
-/// Sends a client a state. One that does not take byte streams gets only states that fit a packet.
-fn post(core: &mut Core, id: &Identity, latest: &ViewUpdate) -> Progress {
+/// Sends a client a state, `again` under its stanza. One that does not take byte streams gets only states that fit a packet.
+fn post(core: &mut Core, id: &Identity, latest: &ViewUpdate, again: Option<i32>) -> Progress {
     let acknowledges = core.peers.get(id).is_some_and(|remote| remote.lists(Feature::Ack));
     let purpose = acknowledges.then_some(Purpose::View);
-    match core.to(id).post(&Meta::default(), &Message::ViewUpdate(latest.clone()), purpose) {
+    match core.to(id).post_again(again, &Meta::default(), &Message::ViewUpdate(latest.clone()), purpose) {
         Ok(sent) if acknowledges => Progress::Sent(sent.stanza),
         Ok(_) => Progress::Done,
         Err(error) => {

@@ -64,8 +64,8 @@ pub(super) struct Flying {
 enum ReliableCopy {
     /// The copy may be sent at this time.
     At(Instant),
-    /// The copy was due, but too many bytes waited on `_reliable`.
-    Held,
+    /// The copy was due, but too many bytes waited on `_reliable`. It is reconsidered at this time.
+    Held(Instant),
     Sent,
 }
 
@@ -197,7 +197,7 @@ impl Flight {
             }
             let may = match frame.copy {
                 ReliableCopy::At(at) => at <= now,
-                ReliableCopy::Held => true,
+                ReliableCopy::Held(_) => true,
                 ReliableCopy::Sent => false,
             };
             if !may {
@@ -214,7 +214,7 @@ impl Flight {
                 self.forced_at = Some(now);
                 due.push(frame.copy());
             } else {
-                frame.copy = ReliableCopy::Held;
+                frame.copy = ReliableCopy::Held(later(now, RECONSIDERED_EVERY));
             }
         }
         due
@@ -227,11 +227,10 @@ impl Flight {
     }
 
     /// Returns the time at which the next packet is due.
-    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         let of = |frame: &Flying| {
             let copy = match frame.copy {
-                ReliableCopy::At(at) => Some(at),
-                ReliableCopy::Held => Some(later(now, RECONSIDERED_EVERY)),
+                ReliableCopy::At(at) | ReliableCopy::Held(at) => Some(at),
                 ReliableCopy::Sent => None,
             };
             [frame.again_at, frame.double_at, copy].into_iter().flatten().min()
@@ -241,7 +240,7 @@ impl Flight {
 
     /// Returns the number of held copies.
     pub(super) fn held(&self) -> usize {
-        self.frames.values().filter(|frame| frame.copy == ReliableCopy::Held).count()
+        self.frames.values().filter(|frame| matches!(frame.copy, ReliableCopy::Held(_))).count()
     }
 
     /// Handles a packet that was not sent.

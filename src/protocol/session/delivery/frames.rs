@@ -55,10 +55,12 @@ impl Frames {
         self.by_packet.len()
     }
 
-    /// Returns whether an acknowledgement that names this call may refer to the frame of this stanza.
+    /// Returns whether an acknowledgement that names this call may refer to the frame of this stanza. That of a view names
+    /// none.
     pub(super) fn may_mean(&self, to: &Identity, stanza: i32, named: Option<&str>) -> bool {
-        let call = self.frame(to, stanza).and_then(|frame| frame.purpose.call());
-        call.is_none_or(|call| codec::may_mean(named, call))
+        let purpose = self.frame(to, stanza).map(|frame| &frame.purpose);
+        let is_named = |purpose: &Purpose| purpose.call().is_none_or(|call| codec::may_mean(named, call));
+        purpose.is_none_or(|it| is_named(it) && (*it != Purpose::View || named.is_none()))
     }
 
     /// Returns whether this is the result of this call. The stanza is an absolute value.
@@ -184,6 +186,11 @@ impl Delivery {
     /// Returns whether the last packet of a frame was not sent.
     pub(crate) fn is_unsent(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| frame.is_unsent)
+    }
+
+    /// Returns whether this peer refused a frame, which it is sent again.
+    pub(crate) fn is_refused(&self, by: &Identity, stanza: i32) -> bool {
+        self.frames.frame(by, stanza).is_some_and(|frame| frame.must_wait)
     }
 
     /// Returns whether a frame was sent as a large packet, which may still be in transit.

@@ -111,7 +111,7 @@ impl Delivery {
     /// Sets the timer of one peer's lane.
     pub(super) fn set_lane_timer(&self, cx: &mut Context, id: &Identity) {
         let Some(lane) = self.links.get(id).map(|link| &link.lane) else { return };
-        match [lane.deferred.next(), lane.flight.next(cx.now)].into_iter().flatten().min() {
+        match [lane.deferred.next(), lane.flight.next()].into_iter().flatten().min() {
             Some(at) => cx.set_timer(Timer::Lane(id.clone()), at.saturating_duration_since(cx.now)),
             None => cx.timers.cancel(&Timer::Lane(id.clone())),
         }

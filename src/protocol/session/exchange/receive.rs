@@ -345,7 +345,7 @@ impl Exchange {
             }
             Message::Acknowledgement(it) if is_keepalive(core, id, &it) => {}
             Message::Acknowledgement(it) => {
-                if let Some(stanza) = it.acknowledged_stanza_id {
+                if let (Some(stanza), None) = (it.acknowledged_stanza_id, &it.acknowledged_message_id) {
                     self.views.acknowledged(id, stanza);
                 }
                 self.outgoing.handle_acknowledgement(core, id, &it);
@@ -401,7 +401,7 @@ impl Exchange {
         }
     }
 
-    /// Handles a peer's refusal of a stream. A result or request in it is sent again later. Returns
+    /// Handles a peer's refusal of a stream. A result, request or view in it is sent again later. Returns
     /// false if the error is about something else.
     fn stream_refused(&mut self, core: &mut Core, id: &Identity, error: &ErrorMessage) -> bool {
         let stream = error.originating_id.as_deref().filter(|_| error.code == STREAM_REFUSED);
@@ -416,7 +416,7 @@ impl Exchange {
         delivery.withdraw(packet);
         let times = match delivery.refused(id, packet) {
             Some((Purpose::Result(call), _)) => self.incoming.result_refused(core, id, &call),
-            Some((Purpose::Request(_), times)) => Some(times).filter(|times| *times < MAX_REFUSALS),
+            Some((Purpose::Request(_) | Purpose::View, times)) => Some(times).filter(|it| *it < MAX_REFUSALS),
             _ => None,
         };
         // Otherwise the frame is not kept, or its call ends by its own deadline.

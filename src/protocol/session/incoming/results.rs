@@ -231,12 +231,8 @@ impl Incoming {
         let meta = if began { codec::begun() } else { Meta::default() };
         // A plain caller acknowledges nothing, so the result is sent once.
         let purpose = acknowledges.then(|| Purpose::Result(call.clone()));
-        let sent = match before {
-            // Under its stanza, by which the caller's acknowledgement finds it whichever copy arrives.
-            Some(stanza) => core.to(caller).post_again(stanza, &meta, &message, purpose.clone()),
-            None => core.to(caller).post(&meta, &message, purpose.clone()),
-        };
-        let sent = match sent {
+        // Under its stanza, by which the caller's acknowledgement finds it whichever copy arrives.
+        let sent = match core.to(caller).post_again(before, &meta, &message, purpose.clone()) {
             Err(Unfit::TooLarge { size, limit }) => {
                 // The caller may have returned without byte streams since this result was made.
                 message = result_message(&core.cx.config.room, call, Err(too_large(size, limit)));

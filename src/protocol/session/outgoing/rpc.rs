@@ -98,10 +98,12 @@ impl Outgoing {
         self.find_by_rpc(core, owner, id).is_some()
     }
 
-    /// Handles the acknowledgement of a request by RPC.
+    /// Handles the acknowledgement of a request by RPC. That of a stream shows that its header has arrived: the request is sent
+    /// again if the rest has not left.
     pub(crate) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
         if let Some(Found::Open(key)) = self.find_by_rpc(core, by, id) {
-            if let Some(asked) = self.calls.get(&key).and_then(Call::asked) {
+            let asked = self.calls.get(&key).and_then(Call::asked);
+            if let Some(asked) = asked.filter(|asked| !core.delivery.is_large(by, asked.stanza)) {
                 core.delivery.forget_frame(by, asked.stanza);
             }
             self.request_delivered(core, key);

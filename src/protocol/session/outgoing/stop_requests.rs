@@ -42,6 +42,8 @@ struct StopRequest {
     assistant: Identity,
     /// The stanza under which it was sent; `None` while the assistant is not reachable.
     sent: Option<i32>,
+    /// Whether it must be sent: it was not yet, or its last packet was not. One before it may have arrived.
+    is_due: bool,
     target: Option<CallId>,
     at: Instant,
 }
@@ -57,6 +59,7 @@ impl Outgoing {
         self.stop_requests.0.push_back(StopRequest {
             assistant: assistant.clone(),
             sent: None,
+            is_due: true,
             target: call.cloned(),
             at: core.cx.now,
         });
@@ -65,7 +68,7 @@ impl Outgoing {
     }
 
     /// Sends the stop requests that have not been sent. With `again`, after a change of sids, it also sends the
-    /// unacknowledged ones again, each under its stanza.
+    /// unacknowledged ones again. Each keeps its stanza.
     pub(crate) fn send_stops(&mut self, core: &mut Core, to: &Identity, again: bool) {
         if !core.peers.is_reachable(to) {
             return;
@@ -73,26 +76,18 @@ impl Outgoing {
         let now = core.cx.now;
         self.retain_stops(core, |stop| now.saturating_duration_since(stop.at) < STOP_KEPT);
         let mut stops = std::mem::take(&mut self.stop_requests.0);
-        for stop in stops.iter_mut().filter(|stop| stop.assistant == *to) {
+        for stop in stops.iter_mut().filter(|stop| stop.assistant == *to && (again || stop.is_due)) {
             let message = Message::ControlStop(ControlStop {
                 conversation_id: Some(core.cx.config.room.clone()),
                 target_id: stop.target.as_ref().map(|call| call.as_str().to_owned()),
                 ..ControlStop::default()
             });
+            // By its stanza the assistant recognizes a repeated stop of all calls. Under a new one it would end the
+            // calls that have begun since (`wire.md`, section 5.4).
             let purpose = Some(Purpose::StopRequest);
-            let sent = match stop.sent {
-                Some(_) if !again => continue,
-                Some(stanza) => core
-                    // By its stanza the assistant recognizes a repeated stop of all calls. Under a new one it
-                    // would end the calls that have begun since (`wire.md`, section 5.4).
-                    .to(to)
-                    .post_again(stanza, &Meta::default(), &message, purpose)
-                    .inspect_err(|error| tracing::warn!(%to, ?error, "a stop cannot be sent again"))
-                    .ok(),
-                None => core.to(to).post_small(&message, purpose),
-            };
-            if let Some(sent) = sent {
-                stop.sent = Some(sent.stanza);
+            match core.to(to).post_again(stop.sent, &Meta::default(), &message, purpose) {
+                Ok(sent) => (stop.sent, stop.is_due) = (Some(sent.stanza), false),
+                Err(error) => tracing::warn!(%to, ?error, "a stop cannot be sent"),
             }
         }
         self.stop_requests.0 = stops;
@@ -106,7 +101,7 @@ impl Outgoing {
     /// Handles a stop request whose packet was not sent. It waits until the assistant is reachable.
     pub(crate) fn stop_request_unsent(&mut self, stanza: i32) {
         for stop in self.stop_requests.0.iter_mut().filter(|stop| stop.sent == Some(stanza)) {
-            stop.sent = None;
+            stop.is_due = true;
         }
     }
 
