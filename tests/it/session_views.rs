@@ -14,7 +14,7 @@ use toolbridge::{
 use crate::{
     session_disclosure::recorded,
     session_unsent::{allow_again, refuse},
-    session_world::{Fate, MS, SECOND, World},
+    session_world::{Fate, MS, SECOND, World, sent_packet},
 };
 
 fn room() -> World {
@@ -455,30 +455,35 @@ fn view_that_is_too_large_for_the_transport_is_not_sent_again() {
 /// An earlier run of the assistant used the stanza for a request.
 #[test]
 fn acknowledgement_that_names_a_call_is_not_one_of_a_view() {
-    let mut world = room();
-    show(&mut world, "load", json!(1)).unwrap();
-    world.run(SECOND);
-    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
-        ("phone", Kind::VIEW_UPDATE) => Fate::IsLost,
-        _ => Fate::Arrives,
-    }));
-    show(&mut world, "load", Json::Null).unwrap();
-    let stanza =
-        world.sent("a", Kind::VIEW_UPDATE).iter().rfind(|(to, _)| to[0] == "phone").unwrap().1.stanza_id();
-    let it = with!(
-        Acknowledgement::default(),
-        acknowledged_stanza_id = stanza,
-        acknowledged_message_id = Some("call".to_owned())
-    );
-    world.run(SECOND);
-    let bytes = Frame::write(900, "room", &Meta::new(), &Message::Acknowledgement(it)).unwrap();
-    let phone = world.ends["phone"].who.peer().clone();
-    world.send_bytes_as(&phone, &["a"], &bytes);
-    world.run(SECOND);
-    world.fate = None;
-    world.rejoin("phone");
-    world.run(3 * SECOND);
-    assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", Json::Null)]);
+    for is_unsent in [true, false] {
+        let mut world = room();
+        show(&mut world, "load", json!(1)).unwrap();
+        world.run(SECOND);
+        world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+            ("phone", Kind::VIEW_UPDATE) => Fate::IsLost,
+            _ => Fate::Arrives,
+        }));
+        show(&mut world, "load", Json::Null).unwrap();
+        let id = sent_packet(&world, "a", Kind::VIEW_UPDATE);
+        let sent = world.sent("a", Kind::VIEW_UPDATE);
+        let it = with!(
+            Acknowledgement::default(),
+            acknowledged_stanza_id = sent.last().unwrap().1.stanza_id(),
+            acknowledged_message_id = Some("call".to_owned())
+        );
+        let bytes = Frame::write(900, "room", &Meta::new(), &Message::Acknowledgement(it)).unwrap();
+        let phone = world.ends["phone"].who.peer().clone();
+        world.send_bytes_as(&phone, &["a"], &bytes);
+        world.run(SECOND);
+        world.fate = None;
+        if is_unsent {
+            world.with("a", |session, now| session.handle_send_failed(now, id, SendFailure::QueueFull));
+        } else {
+            world.rejoin("phone");
+        }
+        world.run(3 * SECOND);
+        assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", Json::Null)], "{is_unsent}");
+    }
 }
 
 /// The acknowledgement of the state before arrives after the end was sent, which is lost.
