@@ -174,3 +174,18 @@ fn answer_that_waits_for_the_connection_reaches_no_other_program_after_the_rejoi
         assert_eq!(callee.sent.iter().filter(is_answer).count(), usize::from(!is_other));
     }
 }
+
+/// It was acknowledged at its header, and only a response ends the call of an SDK.
+#[test]
+fn request_whose_caller_loses_its_role_while_its_stream_arrives_is_refused() {
+    let mut callee = callee(Config::default());
+    let who = Participant::new("agent", "PA_1").role(Role::Assistant).client_protocol(2);
+    callee.join(who.clone());
+    let mut parts = chunked("r1", "get_battery", &format!("{{}}{}", " ".repeat(40_000)));
+    let rest = parts.split_off(2);
+    callee.parts(&peer("agent", "PA_1"), parts);
+    callee.join(who.attributes::<&str, &str>([]));
+    assert_eq!(callee.got("agent"), [ack("r1")]);
+    callee.parts(&peer("agent", "PA_1"), rest);
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![error("r1", 1500)], 0));
+}

@@ -42,7 +42,7 @@ use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Frame, Kind, Message, Meta},
     sorted::SortedMap,
     tool::CallId,
-    transport::{Form, Identity, Lane, Packet, Role},
+    transport::{Form, Identity, Lane, Packet, Role, Sid},
     value::{EncodeError, Value, floor_char},
 };
 
@@ -190,10 +190,11 @@ impl Delivery {
         })
     }
 
-    /// Resets the state of a pair of sids that has ended. `withdraws` states whether packets that still wait are dropped.
-    pub(super) fn reset_pair(&mut self, id: &Identity, withdraws: bool) {
+    /// Resets the state of a pair of sids that has ended or begins again. `withdraws` states whether packets that still wait are
+    /// dropped. The streams from this join go on: its handshake begins again, and its sender does not learn of that.
+    pub(super) fn reset_pair(&mut self, id: &Identity, withdraws: bool, join: Option<&Sid>) {
         self.links.remove(id);
-        self.end_streams(id, withdraws);
+        self.end_streams(id, withdraws, join);
     }
 
     /// Forgets the frames in transit to this peer, but not its streams.
@@ -214,9 +215,9 @@ impl Delivery {
         }
     }
 
-    /// Ends the streams from and to a peer.
-    pub(super) fn end_streams(&mut self, id: &Identity, withdraws: bool) {
-        self.streams.forget(id);
+    /// Ends the streams from and to a peer, except those from this join.
+    pub(super) fn end_streams(&mut self, id: &Identity, withdraws: bool, join: Option<&Sid>) {
+        self.streams.forget(id, join);
         if withdraws {
             self.large.withdraw_all_to(id);
             self.posted.forget(id);

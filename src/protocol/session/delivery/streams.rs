@@ -19,7 +19,7 @@ use crate::{
     },
     sorted::SortedMap,
     tool::ToolError,
-    transport::{Compression, Identity, PayloadHash, Peer, StreamHeader, StreamPart},
+    transport::{Compression, Identity, PayloadHash, Peer, Sid, StreamHeader, StreamPart},
 };
 
 /// The longest id of a stream, in bytes: a call's id and two numbers, with space for the ids of other implementations.
@@ -347,9 +347,10 @@ impl Streams {
 }
 
 impl Streams {
-    /// Drops the streams of an identity whose pair of sids has ended.
-    pub(super) fn forget(&mut self, id: &Identity) {
-        let gone: Vec<_> = self.open.keys().filter(|(from, _)| from.identity() == id).cloned().collect();
+    /// Drops the streams of an identity whose pair of sids has ended, except those of this join.
+    pub(super) fn forget(&mut self, id: &Identity, join: Option<&Sid>) {
+        let is_gone = |from: &Peer| from.identity() == id && Some(from.sid()) != join;
+        let gone: Vec<_> = self.open.keys().filter(|(from, _)| is_gone(from)).cloned().collect();
         for key in gone {
             self.close(&key);
         }

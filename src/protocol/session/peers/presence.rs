@@ -246,7 +246,7 @@ impl Peers {
             self.unconfigured.forget_all(id);
             // A plain peer is never sent a frame again, so its large packets are not dropped. Nor are requests in other
             // forms, which may have arrived.
-            delivery.reset_pair(id, !remote.is_plain() && remote.takes_frames(cx, id));
+            delivery.reset_pair(id, !remote.is_plain() && remote.takes_frames(cx, id), None);
             let contact = remote.pair.contact.after(Signal::Void);
             remote.pair = Pair { contact, ..Pair::default() };
             remote.restart_silence(cx.now);
@@ -288,7 +288,7 @@ impl Peers {
         for timer in [Timer::Grace, Timer::Heartbeat, Timer::Register, Timer::Ping] {
             cx.timers.cancel(&timer(id.clone()));
         }
-        delivery.end_streams(id, !remote.is_plain());
+        delivery.end_streams(id, !remote.is_plain(), None);
     }
 
     /// Handles the end of the grace period: the process that left has not returned. Its tools are forgotten, unless another program
@@ -400,12 +400,12 @@ impl Peers {
         }
     }
 
-    /// Ends what belongs to the pair of sids before.
+    /// Ends what belongs to the pair of sids before, or to its handshake before.
     fn end_pair(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, withdraws: bool) {
         self.note_observer(id);
         self.unconfigured.forget_all(id);
         cancel_pair_timers(cx, id);
-        delivery.reset_pair(id, withdraws);
+        delivery.reset_pair(id, withdraws, self.get(id).and_then(Remote::sid));
     }
 
     /// Moves an identity to an unannounced sid. If it does not continue the present join, only the author's word gives it
