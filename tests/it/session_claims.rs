@@ -1152,6 +1152,21 @@ fn local_tool_whose_limit_passed_at_a_client_does_not_start() {
     assert!(ran(&world).is_empty());
 }
 
+#[test]
+fn patience_of_a_clients_tool_does_not_limit_the_assistants_own_run() {
+    let mut world = played_home(FEATURES, Some("i1"));
+    let quick = Value::encode(&BTreeMap::from([("timeoutMs", 1)])).unwrap();
+    let lookup = with!(RegisteredTool::default(), name = "lookup".to_owned(), annotations = Some(quick));
+    let offer = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![lookup]));
+    world.send("phone", &["a"], &Meta::new(), &offer);
+    world.run(200 * MS);
+    world.handle("a", |_| None);
+    let key = world.call("a", request("lookup")).unwrap();
+    world.run(SECOND);
+    world.finish("a", Ok(value(HERE)));
+    assert_eq!(world.settled("a", key).unwrap().as_ref().unwrap(), &value(HERE));
+}
+
 /// An id of more than 128 B is malformed in every frame, and no answer repeats it.
 #[test]
 fn id_of_a_peer_beyond_the_limit_is_not_echoed() {

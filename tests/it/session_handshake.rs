@@ -327,6 +327,8 @@ fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration()
         before + 2,
         "the Configuration is requested again while the frame waits"
     );
+    world.run(2_800 * MS);
+    assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 4, "each second");
     world.run(60 * SECOND);
     assert!(
         count(&world, "a", Kind::CONFIGURATION) <= before + 5,

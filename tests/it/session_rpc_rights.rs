@@ -175,6 +175,44 @@ fn answer_that_waits_for_the_connection_reaches_no_other_program_after_the_rejoi
     }
 }
 
+/// What ends the call withdraws the question for it: a late yes starts nothing, and the caller has one answer at most.
+#[test]
+fn late_consent_to_a_call_that_has_ended_starts_nothing() {
+    for end in ["goodbye", "role", "stop", "withdrawn tool", "close"] {
+        let mut callee = callee(Config::default().consent_available(true));
+        let erase = Tool::new("erase".parse().unwrap(), "");
+        let erase = erase.options(ToolOptions::default().consent(Consent::Always));
+        callee.session.offer(callee.now, vec![erase]).unwrap();
+        let (who, from) = (Participant::new("agent", "PA_1").role(Role::Assistant), peer("agent", "PA_1"));
+        callee.join(who.clone());
+        shows(&mut callee, &from, "i1");
+        callee.call(&from, "r1", "erase", "{}");
+        let question = callee.questions.pop().expect("a question");
+        assert_eq!(callee.got("agent"), [ack("r1")]);
+        match end {
+            "goodbye" => says_goodbye(&mut callee, &from),
+            "role" => callee.join(who.attributes::<&str, &str>([])),
+            "stop" => {
+                let stop = Message::ControlStop(ControlStop::default());
+                callee.handle(frame_of(&from, -3, &Meta::new(), &stop));
+            }
+            "withdrawn tool" => {
+                callee.session.offer(callee.now, vec![]).unwrap();
+                callee.drain();
+            }
+            _ => {
+                callee.session.close(callee.now);
+                callee.drain();
+            }
+        }
+        callee.session.consent(callee.now, question.key, true);
+        callee.drain();
+        callee.pass(SECOND);
+        let answers = callee.got("agent").len();
+        assert_eq!((callee.jobs.len(), answers), (0, 1), "{end}");
+    }
+}
+
 /// It was acknowledged at its header, and only a response ends the call of an SDK.
 #[test]
 fn request_whose_caller_loses_its_role_while_its_stream_arrives_is_refused() {

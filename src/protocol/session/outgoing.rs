@@ -82,10 +82,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Applies the patience of the tool that is called. Returns whether the limit has changed.
+    /// Applies the patience of the tool that is called, in place of that of an owner before. Returns whether the limit has
+    /// changed.
     pub(super) fn apply(&mut self, cx: &Context, tool: Option<&Tool>) -> bool {
-        let patience = tool.and_then(|tool| tool.tool_options().patience).filter(|_| self.is_default);
-        let limit = patience.map_or(self.limit, |patience| patience.min(cx.config.times.longest_call));
+        let patience = tool.and_then(|tool| tool.tool_options().patience).unwrap_or(cx.config.times.call);
+        let limit = if self.is_default { patience.min(cx.config.times.longest_call) } else { self.limit };
         std::mem::replace(&mut self.limit, limit) != limit
     }
 }
