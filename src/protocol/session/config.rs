@@ -4,7 +4,6 @@ use std::{fmt, time::Duration};
 
 use super::selection::SelectionPolicy;
 use crate::{
-    protocol::rpc,
     sorted::{SortedMap, SortedSet},
     tool::{DEFAULT_TIMEOUT, Tool, ToolName},
     transport::{Capabilities, Identity},
@@ -39,7 +38,7 @@ pub struct Config {
     /// Client: the participants that may call it by RPC without being its assistant.
     pub(crate) rpc_callers: SortedSet<Identity>,
     /// Assistant: the participants that are called by LiveKit's RPC, with their tools.
-    pub(crate) rpc_tools: SortedMap<Identity, Vec<Tool>>,
+    pub(crate) described: SortedMap<Identity, Vec<Tool>>,
     /// Assistant: whether an answer by RPC that is not JSON is a failure. Default: false, and its text is the result.
     pub(crate) rpc_strict: bool,
     /// Assistant: whether owners that are called by RPC are pinged. Default: true.
@@ -178,18 +177,8 @@ impl Config {
     #[cfg(feature = "rpc")]
     #[must_use]
     pub fn rpc_tool(mut self, owner: impl Into<Identity>, tool: Tool) -> Self {
-        self.rpc_tools.entry(owner.into()).or_default().push(tool);
+        self.described.entry(owner.into()).or_default().push(tool);
         self
-    }
-
-    /// Returns whether the tools of this participant are described here.
-    pub(super) fn describes(&self, id: &Identity) -> bool {
-        rpc::IS_BUILT && self.rpc_tools.contains_key(id)
-    }
-
-    /// Returns whether tools of any participant are described here.
-    pub(super) fn describes_any(&self) -> bool {
-        rpc::IS_BUILT && !self.rpc_tools.is_empty()
     }
 
     /// Assistant: makes an answer by RPC that is not JSON an `execution_error`. Default: its text is the result.
@@ -282,7 +271,7 @@ impl Default for Config {
             prompts: false,
             answer_rpc: false,
             rpc_callers: SortedSet::new(),
-            rpc_tools: SortedMap::new(),
+            described: SortedMap::new(),
             rpc_strict: false,
             rpc_probe: true,
             consent_available: false,
@@ -313,7 +302,7 @@ impl fmt::Debug for Config {
             .field("prompts", &self.prompts)
             .field("answer_rpc", &self.answer_rpc)
             .field("rpc_callers", &self.rpc_callers)
-            .field("rpc_tools", &self.rpc_tools)
+            .field("described", &self.described)
             .field("rpc_strict", &self.rpc_strict)
             .field("rpc_probe", &self.rpc_probe)
             .field("consent_available", &self.consent_available)

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    CallKey, Config, Counter, Event, JobKey, Output, Stats,
+    Config, Counter, Event, JobKey, Output, Stats,
     call_log::CallLog,
     ids::Ids,
     timers::{Timer, Timers},
@@ -131,7 +131,7 @@ impl Context {
     pub(super) fn await_announcement(&mut self) {
         let wait = self.config.times.announcement;
         self.local.unannounced_until = Some(later(self.now, wait));
-        if self.config.describes_any() {
+        if !self.config.described.is_empty() {
             self.set_timer(Timer::Announced, wait);
         }
     }
@@ -180,10 +180,6 @@ impl Context {
     /// Notes that a result arrived after a call of the local participant was settled.
     pub(super) fn note_late(&mut self, call: &CallId) {
         self.log.late(self.local.participant.identity(), call, self.now);
-    }
-
-    pub(super) fn next_call_key(&mut self) -> CallKey {
-        CallKey(self.next_key())
     }
 
     pub(super) fn next_job_key(&mut self) -> JobKey {
@@ -236,7 +232,7 @@ impl Context {
         }
     }
 
-    fn next_key(&mut self) -> u64 {
+    pub(super) fn next_key(&mut self) -> u64 {
         self.last_key += 1;
         self.last_key
     }

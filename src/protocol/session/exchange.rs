@@ -61,10 +61,7 @@ impl Exchange {
             Timer::Heartbeat(id) => outgoing.handle_heartbeat_timeout(core, &id),
             Timer::Ping(id) => {
                 peers.excuse_silence(cx, &id);
-                match cx.is_client() {
-                    true => self.check_assistant(core, &id),
-                    false => outgoing.check_owner(core, &id),
-                }
+                if cx.is_client() { self.check_assistant(core, &id) } else { outgoing.check_owner(core, &id) }
             }
             Timer::OwnerWait(key) => outgoing.no_owner(core, key),
             Timer::Deadline(key) => outgoing.deadline(core, key),

@@ -509,7 +509,7 @@ impl Outgoing {
     }
 
     pub(super) fn insert_call(&mut self, core: &mut Core, call: Call) -> CallKey {
-        let key = core.cx.next_call_key();
+        let key = CallKey(core.cx.next_key());
         core.cx.count(Counter::Calls);
         core.cx.set_timer(Timer::Deadline(key), call.budget.limit);
         let local = core.cx.local.identity();

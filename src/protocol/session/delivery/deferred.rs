@@ -19,7 +19,7 @@ pub(crate) const ANSWER_SOON: Duration = Duration::from_millis(5);
 
 /// The acknowledgements to one peer that wait.
 #[derive(Debug, Default)]
-pub(super) struct Deferred(VecDeque<Held>);
+pub(super) struct Deferred(pub(super) VecDeque<Held>);
 
 /// An acknowledgement that waits.
 #[derive(Clone, Debug)]
@@ -69,10 +69,6 @@ impl Deferred {
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Held> {
         self.0.front().filter(|it| it.until() <= now)?;
         self.0.pop_front()
-    }
-
-    pub(super) fn take_all(&mut self) -> VecDeque<Held> {
-        std::mem::take(&mut self.0)
     }
 
     /// Returns when the first wait is over.

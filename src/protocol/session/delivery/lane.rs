@@ -285,7 +285,7 @@ impl<R: Recipients> To<'_, R> {
                 self.transmit_due(due);
             }
         }
-        let waiting = self.lane().map(|lane| lane.deferred.take_all());
+        let waiting = self.lane().map(|lane| std::mem::take(&mut lane.deferred.0));
         for it in waiting.into_iter().flatten() {
             self.acknowledge_held(&it);
         }

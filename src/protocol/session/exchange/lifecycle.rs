@@ -69,7 +69,7 @@ impl Exchange {
     /// Looks for owners of the waiting calls when the room has announced the local participant, or must have done so.
     pub(super) fn announced(&mut self, core: &mut Core) {
         core.cx.timers.cancel(&Timer::Announced);
-        if core.cx.config.describes_any() {
+        if !core.cx.config.described.is_empty() {
             self.send_all_unsent(core);
             self.outgoing.look_for_owners(core);
         }

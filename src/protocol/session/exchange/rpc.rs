@@ -82,7 +82,7 @@ impl Exchange {
     /// that was sent a request is believed: nobody else knows its id.
     fn is_answer_expected(&self, core: &mut Core, from: &Peer, id: &str) -> bool {
         let by = from.identity();
-        let is_expected = self.outgoing.has_asked_by_rpc(core, by, id) || core.peers.is_rpc_ping(by, id);
+        let is_expected = self.outgoing.find_by_rpc(core, by, id).is_some() || core.peers.is_rpc_ping(by, id);
         if !is_expected {
             core.cx.complain(by, Counter::NotPermitted);
         }
@@ -215,7 +215,7 @@ impl Exchange {
 impl Context {
     /// Returns whether messages of LiveKit's RPC are handled.
     pub(super) fn handles_texts(&self) -> bool {
-        rpc::IS_BUILT && (self.answers_rpc() || self.config.describes_any())
+        rpc::IS_BUILT && (self.answers_rpc() || !self.config.described.is_empty())
     }
 
     /// Returns whether requests of LiveKit's RPC are answered.

@@ -93,11 +93,6 @@ impl Outgoing {
         Some(sent)
     }
 
-    /// Returns whether a call by RPC that this participant was sent has a request of this id, or had one.
-    pub(crate) fn has_asked_by_rpc(&self, core: &Core, owner: &Identity, id: &str) -> bool {
-        self.find_by_rpc(core, owner, id).is_some()
-    }
-
     /// Handles the acknowledgement of a request by RPC. That of a stream shows that its header has arrived: the request is sent
     /// again if the rest has not left.
     pub(crate) fn handle_rpc_ack(&mut self, core: &mut Core, by: &Identity, id: &str) {
@@ -160,7 +155,7 @@ impl Outgoing {
     }
 
     /// Finds the call that a request by RPC of this id belongs to, if this participant was sent it.
-    fn find_by_rpc(&self, core: &Core, owner: &Identity, id: &str) -> Option<Found> {
+    pub(crate) fn find_by_rpc(&self, core: &Core, owner: &Identity, id: &str) -> Option<Found> {
         let call = CallId::known(id.split('.').next()?);
         let is_its = |asked: &&Asked| asked.owner == *owner && asked.rpc.is_some();
         if let Some(key) = self.calls.key_of(&call)
@@ -214,7 +209,7 @@ impl Outgoing {
 }
 
 /// The call of a request by RPC.
-enum Found {
+pub(crate) enum Found {
     /// It is open, and this was its last request.
     Open(CallKey),
     /// It is open, and has been or will be sent again under another id.

@@ -41,7 +41,7 @@ impl Remote {
     /// or it has shown an instance.
     pub(crate) fn takes_frames(&self, cx: &Context, id: &Identity) -> bool {
         // The process of an earlier join counts until its grace period is over: it shows itself soon after it has rejoined.
-        !cx.config.describes(id) || self.has_process()
+        !rpc::IS_BUILT || !cx.config.described.contains_key(id) || self.has_process()
     }
 
     /// Client: returns whether it has called by RPC in this join, in which it may have shown nothing else.
@@ -109,7 +109,7 @@ impl Peers {
     /// silence timeout.
     pub(crate) fn ping(&mut self, cx: &mut Context, delivery: &mut Delivery, bound: &Identity) {
         let Some(remote) = self.remotes.get_mut(bound) else { return };
-        remote.note_ping(cx.now);
+        remote.pinged_at.get_or_insert(cx.now);
         if remote.is_reachable() && remote.lists(Feature::Ack) {
             return delivery.to(cx, self, bound).ping();
         }
@@ -121,7 +121,7 @@ impl Peers {
     /// Assistant: checks the tools of the participants that are called by RPC.
     pub(crate) fn check_rpc_tools(cx: &Context) -> Result<(), RegisterError> {
         let limit = cx.config.caps.tools.count;
-        for tools in cx.config.rpc_tools.values() {
+        for tools in cx.config.described.values() {
             let mut names = SortedSet::new();
             for tool in tools {
                 let name = tool.name().clone();
@@ -173,8 +173,9 @@ impl Peers {
     /// Assistant: returns whether this participant is sent no Configuration before its own arrives, because the author names
     /// tools for RPC: an app may show its user whatever packet arrives.
     pub(super) fn is_not_greeted(&self, cx: &Context, id: &Identity) -> bool {
-        let is_silent = |remote: &Remote| remote.present_instance().is_none();
-        cx.config.describes(id) && !cx.config.admitted.contains(id) && self.get(id).is_some_and(is_silent)
+        cx.config.described.contains_key(id)
+            && !cx.config.admitted.contains(id)
+            && self.get(id).is_some_and(|it| it.present_instance().is_none())
     }
 
     /// Assistant: offers the tools of a participant that is called by RPC. Returns whether it did.
@@ -183,7 +184,7 @@ impl Peers {
         if remote.called_by_rpc(cx).is_none() || remote.is_registered() {
             return false;
         }
-        let named = cx.config.rpc_tools.get(id).into_iter().flatten();
+        let named = cx.config.described.get(id).into_iter().flatten();
         let tools: Vec<_> = named.filter(|tool| !cx.local.reserves(tool.name())).cloned().collect();
         remote.pair.offer = OfferState::Registered;
         if remote.tools != tools {
@@ -196,7 +197,7 @@ impl Peers {
 
     /// Assistant: withdraws those tools, because the participant has shown an instance. It registers its own.
     pub(crate) fn withdraw_described(&mut self, cx: &mut Context, id: &Identity) {
-        if cx.config.describes(id) && self.get(id).is_some_and(Remote::is_registered) {
+        if cx.config.described.contains_key(id) && self.get(id).is_some_and(Remote::is_registered) {
             self.forget_registration(cx, id);
         }
     }

@@ -48,7 +48,7 @@ pub(crate) struct Remote {
     /// Since when it has sent nothing. An outage of the local participant does not count.
     silent_since: Instant,
     /// Client: the time of the first ping since the last packet.
-    pinged_at: Option<Instant>,
+    pub(super) pinged_at: Option<Instant>,
     pub(super) limits: RateLimits,
 }
 
@@ -353,11 +353,6 @@ impl Remote {
     /// Returns whether it is in the room under a sid that the server has not announced.
     pub(super) fn is_unannounced(&self) -> bool {
         matches!(self.presence, Presence::Here { announced: false, .. })
-    }
-
-    /// Client: notes that it is pinged because it sends nothing.
-    pub(super) fn note_ping(&mut self, now: Instant) {
-        self.pinged_at.get_or_insert(now);
     }
 
     /// Client: returns how long its first ping since the last packet has had no answer. Before that its silence shows

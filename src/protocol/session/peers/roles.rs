@@ -46,7 +46,7 @@ impl Peers {
         // A named identity needs no announcement, which can come 3 s after its first frames: LiveKit
         // announces participants without tracks once in 3 s.
         cx.config.admitted.contains(id)
-            || cx.config.describes(id)
+            || cx.config.described.contains_key(id)
             || remote.join.participant.as_ref().is_some_and(is_accepted)
             || self.is_guest(id, remote)
     }
