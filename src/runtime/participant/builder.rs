@@ -154,7 +154,7 @@ impl<P> Builder<P> {
         self.setup.check_token(token, self.role)?;
         crate::livekit::check_url(url)?;
         let mut options = self.setup.room.clone();
-        if self.setup.config.answer_rpc || !self.setup.config.rpc_tools.is_empty() {
+        if self.setup.config.answer_rpc || !self.setup.config.described.is_empty() {
             options = options.announce_rpc(true);
         }
         let prepared = self.setup.prepare(self.role, options.capabilities())?;

@@ -84,7 +84,7 @@ pub(super) enum Stop {
 impl Gone {
     /// Creates the record of a call that ended without its owner's answer. The owner must stop.
     pub(super) fn unanswered(asked: &Asked, now: Instant, reason: StopReason) -> Self {
-        let stop = if !asked.is_frame() { Stop::Unwanted } else { Stop::Waiting };
+        let stop = if asked.is_frame() { Stop::Waiting } else { Stop::Unwanted };
         Self { asked: asked.clone(), answered: false, stop, reason, until: now }
     }
 
