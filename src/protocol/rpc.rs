@@ -135,7 +135,8 @@ impl RpcCall {
     pub(crate) fn request(&self, payload: &[u8], longest: Duration) -> Result<ToolUseRequest, ToolError> {
         let (id, parameters) = (self.key(), arguments(payload)?);
         let mut request = ToolUseRequest::new(id, &*self.method, parameters, Ok(Execution::Client));
-        let limit = u128::from(self.limit_ms()).min(longest.as_millis());
+        let asked = self.timeout_ms.filter(|asked| *asked > 0).unwrap_or(DEFAULT_TIMEOUT_MS);
+        let limit = (u128::from(asked) + u128::from(LATENCY_MS)).min(longest.as_millis());
         request.timeout_ms = Some(i32::try_from(limit).unwrap_or(i32::MAX));
         Ok(request)
     }
@@ -148,12 +149,6 @@ impl RpcCall {
     /// Returns whether the caller only wants to know whether this participant is alive.
     pub(crate) fn is_ping(&self) -> bool {
         self.method == PING
-    }
-
-    /// Returns the time within which the method must end, in milliseconds.
-    fn limit_ms(&self) -> u64 {
-        let asked = self.timeout_ms.filter(|asked| *asked > 0).unwrap_or(DEFAULT_TIMEOUT_MS);
-        u64::from(asked) + LATENCY_MS
     }
 
     /// Checks everything but the payload.
@@ -260,11 +255,6 @@ pub(crate) fn request_attributes(id: &str, method: &str, timeout_ms: u32) -> BTr
 /// Returns the id of the request that a stream answers, or an empty one.
 pub(crate) fn answered_id(header: &StreamHeader) -> &str {
     header.attributes.get(attribute::ID).map_or("", String::as_str)
-}
-
-/// Returns the attributes of the stream with the result of this request.
-pub(crate) fn result_attributes(id: &str) -> BTreeMap<String, String> {
-    BTreeMap::from([(attribute::ID.to_owned(), id.to_owned())])
 }
 
 /// Returns the answer to a request for a method that is not offered to its caller.

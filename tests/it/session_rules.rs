@@ -7,8 +7,8 @@ use std::str::FromStr as _;
 use toolbridge::{
     CallError, CallId, Config, ConnectionState, Event, Role, Tool, ToolOptions, Value,
     frame::{
-        Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseRequest, ToolUseResult,
-        ToolsRegisterAck,
+        Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool, ToolUseRequest,
+        ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
     session::{CallKey, SendFailure, Session},
     tools::Execution,
@@ -639,4 +639,61 @@ fn repeated_broadcast_is_reported_once() {
     let events = &world.ends["phone"].events;
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Requested { .. })).count(), 1);
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Settled { .. })).count(), 1);
+}
+
+#[test]
+fn registration_that_arrives_after_a_later_one_has_no_effect() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send("phone", &["a"], &Meta::new(), &configuration());
+    let send = |world: &mut World, stanza: i32, name: &str, meta: &Meta| {
+        let tools = (!name.is_empty()).then(|| with!(RegisteredTool::default(), name = name.to_owned()));
+        let message = Message::ToolsRegister(with!(
+            ToolsRegister::default(),
+            tools = tools.into_iter().collect::<Vec<_>>()
+        ));
+        world.send_bytes("phone", &["a"], &Frame::write(stanza, "room", meta, &message).unwrap());
+        world.run(SECOND);
+    };
+    let unbound = Meta::new().with_bool("bridge.unbound", true);
+    send(&mut world, 9, "t", &Meta::new());
+    send(&mut world, 8, "", &unbound);
+    send(&mut world, 7, "u", &Meta::new());
+    let tools = |world: &World| {
+        world.session("a").tools().iter().map(|it| it.tool.name().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(tools(&world), ["t"]);
+    send(&mut world, 12, "", &unbound);
+    send(&mut world, 11, "t", &Meta::new());
+    assert!(tools(&world).is_empty());
+    assert_eq!(world.count("a", "out_of_order"), 3);
+}
+
+#[test]
+fn remembered_refusal_says_nothing_of_an_assistant_that_was_bound_since() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    for name in ["b", "a"] {
+        let sid = world.sid();
+        world.play(&Participant::new(name, sid).agent(true));
+        world.run(200 * MS);
+        world.send(name, &["phone"], &shown(name), &configuration());
+        world.run(200 * MS);
+    }
+    let refusals = |world: &World| {
+        let sent = world.sent("phone", Kind::TOOL_USE_RESULT);
+        sent.iter().map(|(_, frame)| frame.meta_bool("bridge.unbound")).collect::<Vec<_>>()
+    };
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("one", "t")));
+    world.run(200 * MS);
+    assert_eq!(refusals(&world), [true]);
+    world.send("b", &["phone"], &goodbye_meta(), &goodbye());
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound(), Some(&"a".into()));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("one", "t")));
+    world.run(200 * MS);
+    assert_eq!(refusals(&world), [true, false]);
 }

@@ -311,6 +311,33 @@ fn client_has_at_most_sixteen_views() {
     assert_eq!(ended, [state("v0", Json::Null), state("v2", Json::Null)]);
 }
 
+#[test]
+fn state_that_arrives_after_a_later_one_is_not_shown() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", "one");
+    world.send("a", &["phone"], &meta, &Message::Configuration(Configuration::default()));
+    let show = |world: &mut World, stanza: i32, view: &str, content: Json| {
+        let view = Message::ViewUpdate(ViewUpdate::new(view, Value::from(content)));
+        world.send_bytes("a", &["phone"], &Frame::write(-stanza, "room", &Meta::new(), &view).unwrap());
+    };
+    // A state of another view may be older: it was lost before.
+    for (stanza, view, content) in [
+        (9, "x", json!(9)),
+        (8, "x", json!(8)),
+        (7, "y", json!(7)),
+        (12, "x", Json::Null),
+        (11, "x", json!(11)),
+    ] {
+        show(&mut world, stanza, view, content);
+        world.run(SECOND);
+    }
+    assert_eq!(seen(&world, "phone"), [state("x", 9), state("y", 7), state("x", Json::Null)]);
+}
+
 /// Shows a view as an assistant.
 fn show_as(world: &mut World, name: &str, view: &str, content: Json) {
     let content = Value::from(content);

@@ -54,11 +54,6 @@ impl Deferred {
         self.0.iter().take(MAX_CARRIED)
     }
 
-    /// Removes those that a request carries.
-    pub(super) fn forget_carried(&mut self, count: usize) {
-        self.0.drain(..count);
-    }
-
     /// Takes the one that waits for the result of this call.
     pub(super) fn take_of(&mut self, call: &CallId) -> Option<Held> {
         let at = self.0.iter().position(|it| it.call == *call)?;

@@ -270,7 +270,7 @@ impl<R: Recipients> To<'_, R> {
         match Frame::write(stanza, &self.cx.config.room, &meta, message) {
             Ok(carrying) if fits(self.cx, self.id, &carrying) => {
                 self.cx.stats.add(Counter::CarriedAcks, count);
-                link.lane.deferred.forget_carried(count);
+                link.lane.deferred.0.drain(..count);
                 carrying
             }
             _ => payload,

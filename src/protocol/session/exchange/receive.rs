@@ -216,6 +216,9 @@ impl Exchange {
         if !peers.note_stanza(id, received.stanza()) {
             cx.count(Counter::OutOfOrder);
         }
+        if peers.is_replaced(id, &received) {
+            return; // it would bring back what a later one has replaced
+        }
         if core.cx.is_client() && core.peers.get(id).is_some_and(Remote::is_silenced) {
             self.note_speech(core, id, false);
         }

@@ -79,7 +79,7 @@ impl Form {
             (RequestForm::Packet, _) if protocol == 0 || !streams => too_large(size, rpc::MAX_PAYLOAD),
             _ if size > rpc::MAX_STREAM => too_large(size, rpc::MAX_STREAM),
             (RequestForm::Packet | RequestForm::Stream, Ok(payload)) => {
-                let attributes = rpc::result_attributes(id);
+                let attributes = [(rpc::attribute::ID.to_owned(), id.to_owned())].into();
                 text_packet(cx, caller, described, RPC_RESPONSE_TOPIC, attributes, payload)
             }
         };
@@ -95,7 +95,9 @@ pub(super) fn send_refusal(core: &mut Core, inbound: &InboundRequest, refusal: &
         respond(core, &inbound.caller, inbound.id(), refusal.for_rpc());
         return message;
     }
-    let meta = if refusal.is_unbound { codec::unbound() } else { Meta::default() };
+    // Of a caller that the client has bound since, a refusal that it remembers no longer says so.
+    let is_unbound = refusal.is_unbound && !core.peers.is_bound(&core.cx, &inbound.caller);
+    let meta = if is_unbound { codec::unbound() } else { Meta::default() };
     if let Err(error) = core.to(&inbound.caller).post(&meta, &message, None) {
         tracing::warn!(call = %inbound.id(), ?error, "a refusal cannot be sent");
     }

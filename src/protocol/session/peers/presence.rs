@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    protocol::{frame::Message, session::Event},
+    protocol::{
+        frame::{Message, ViewUpdate},
+        session::Event,
+    },
     transport::{Identity, Participant, Peer, ROLE_ATTRIBUTE, Sid},
 };
 
@@ -191,6 +194,19 @@ impl Peers {
     /// Notes the stanza of a peer's packet. Returns whether it is the highest so far.
     pub(crate) fn note_stanza(&mut self, id: &Identity, stanza: Option<i32>) -> bool {
         self.remotes.get_mut(id).is_none_or(|remote| remote.pair.rises(stanza))
+    }
+
+    /// Returns whether a later frame about the same has arrived, which has replaced this one.
+    pub(crate) fn is_replaced(&mut self, id: &Identity, received: &Received) -> bool {
+        let about = match &received.message {
+            Message::ToolsRegister(_) | Message::ToolsRegisterAck(_) => "",
+            Message::ViewUpdate(view) if view.view.len() <= ViewUpdate::MAX_NAME => view.view.as_str(),
+            _ => return false,
+        };
+        let (Some(remote), Some(stanza)) = (self.remotes.get_mut(id), received.stanza()) else {
+            return false;
+        };
+        stanza != 0 && remote.pair.is_replaced((received.frame.kind(), about.into()), stanza.unsigned_abs())
     }
 
     /// Notes that a packet of this peer arrived.

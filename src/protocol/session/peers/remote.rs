@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Instant,
     protocol::{
-        frame::Configuration,
+        frame::{Configuration, Kind},
         session::{ids::Instance, recipients::Feature},
     },
     tool::{Tool, ToolName},
@@ -21,6 +21,9 @@ const DEAD_SIDS: usize = 8;
 
 /// How long after the handshake a registration may still be in transit.
 pub(crate) const SETTLED: Duration = Duration::from_secs(1);
+
+/// The limit on remembered subjects: the views that an assistant remembers, and registrations.
+const SUBJECTS: usize = 66;
 
 /// The limit on remembered former instances of one identity.
 const FORMER: usize = 8;
@@ -119,6 +122,8 @@ pub(super) struct Pair {
     pub(super) offer: OfferState,
     /// The highest stanza that arrived, as an absolute value.
     pub(super) highest: u32,
+    /// The same of the frames of one type about one subject, of which the latest counts.
+    pub(super) latest: VecDeque<((Kind, Box<str>), u32)>,
 }
 
 /// The state of the local registration with one assistant.
@@ -194,6 +199,17 @@ impl Pair {
         let rises = stanza > self.highest;
         self.highest = self.highest.max(stanza);
         rises
+    }
+
+    /// Notes a frame about this. Returns whether a later one has arrived.
+    pub(super) fn is_replaced(&mut self, about: (Kind, Box<str>), stanza: u32) -> bool {
+        let place = self.latest.iter().position(|(it, _)| *it == about);
+        let last = place.and_then(|at| self.latest.remove(at)).map_or(0, |(_, last)| last);
+        if self.latest.len() == SUBJECTS {
+            self.latest.pop_front();
+        }
+        self.latest.push_back((about, last.max(stanza)));
+        stanza < last
     }
 
     pub(super) fn signal(&mut self, signal: Signal) {
