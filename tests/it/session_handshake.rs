@@ -257,25 +257,6 @@ fn configuration_of_a_peer_without_the_local_one_is_answered_at_once() {
     assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 1);
 }
 
-/// What it sent until then was read in the plain form: it sends it again when it sees that its Configuration has arrived.
-#[test]
-fn configuration_of_a_peer_that_was_taken_for_plain_is_answered_at_once() {
-    let mut world = World::new();
-    world.assistant("a", Config::default());
-    let sid = world.sid();
-    world.play(&Participant::new("phone", sid).role(Role::Client));
-    world.call("a", request("t").to("phone")).unwrap();
-    world.run(1_200 * MS); // the local ones were sent at 0 and 1 s
-    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);
-    let before = count(&world, "a", Kind::CONFIGURATION);
-    let unheard = shown().with_bool("bridge.heard", false);
-    world.send("phone", &["a"], &unheard, &configuration(&["tool_use", "tool_ack"]));
-    world.run(50 * MS);
-    let sent = world.sent("a", Kind::CONFIGURATION);
-    assert_eq!(sent.len(), before + 1);
-    assert!(sent.last().unwrap().1.meta_bool("bridge.heard"));
-}
-
 #[test]
 fn waiting_request_is_sent_when_configurations_are_exchanged() {
     let mut world = World::new();

@@ -176,7 +176,7 @@ fn either_call_runs_once_at_a_client_that_treated_its_assistant_as_plain() {
         }
         ("a", Kind::CONFIGURATION) if to == "phone" => {
             to_phone.set(to_phone.get() + 1);
-            if to_phone.get() <= 3 { Fate::IsLost } else { Fate::Arrives }
+            if to_phone.get() <= 2 { Fate::IsLost } else { Fate::Arrives }
         }
         _ => Fate::Arrives,
     }));

@@ -69,6 +69,22 @@ fn acknowledgement_that_was_not_sent_is_sent_again() {
     }
 }
 
+/// The assistant takes the client for a plain one until then, and acknowledges nothing.
+#[test]
+fn what_has_overtaken_a_configuration_that_was_not_sent_is_sent_again() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let key = world.call("a", request("t").to("phone")).unwrap();
+    refuse(&mut world, "phone", Kind::CONFIGURATION, &SendFailure::Interrupted, |world| {
+        world.client("phone", Config::default(), &["t"]);
+        world.handle("phone", |_| Some(Ok(value(1))));
+        world.run(2_100 * MS);
+        assert!(world.settled("a", key).is_some_and(Result::is_ok));
+        assert!(!world.session("phone").is_drained());
+    });
+    assert!(world.session("phone").is_drained());
+}
+
 #[test]
 fn result_that_was_not_allowed_is_sent_when_it_is() {
     let mut world = World::pair(&["t"]);

@@ -17,6 +17,8 @@ mod rpc_text;
 mod rtt;
 mod streams;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use self::{
@@ -37,6 +39,7 @@ use super::{
     Counter, Destination, Output, SendFrameError,
     context::Context,
     recipients::{Feature, Recipients},
+    timers::Timer,
 };
 use crate::{
     protocol::frame::{Acknowledgement, ErrorMessage, Frame, Kind, Message, Meta},
@@ -311,6 +314,12 @@ impl Delivery {
             {
                 packet.stream = Some(format!("{subject}.{}", packet.id).into());
                 self.large.note(packet.id, &packet.to, letter.stanza);
+            }
+            // Frames that have overtaken a Configuration were dropped or read in the plain form.
+            if let (Purpose::Latest((kind, _)), [to]) = (&letter.purpose, packet.to.as_slice())
+                && *kind == Kind::CONFIGURATION.code()
+            {
+                cx.set_timer(Timer::Replay(to.clone()), Duration::ZERO);
             }
             self.emit_kept(cx, packet, letter.stanza, letter.purpose);
         }

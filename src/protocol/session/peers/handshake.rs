@@ -297,15 +297,13 @@ impl Peers {
         has_returned: bool,
     ) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        let (has_instance, was_plain) = (remote.present_instance().is_some(), remote.is_plain());
+        let has_instance = remote.present_instance().is_some();
         let pair = &mut remote.pair;
         // Before the local Configuration is sent, which states that the peer's has arrived.
         pair.signal(Signal::Configuration { instance: has_instance });
         pair.is_heard = incoming.has_received_configuration();
         let is_first = pair.greetings == 0;
-        // What a peer sent while it was taken for a plain one it sends again when it sees that its Configuration has arrived.
-        let is_due = was_plain || was_long_ago(cx.now, pair.greeted_at);
-        let is_unheard = !incoming.has_received_configuration() && is_due;
+        let is_unheard = !incoming.has_received_configuration() && was_long_ago(cx.now, pair.greeted_at);
         // An answered registration was an earlier one, or the assistant has forgotten it: an assistant sends its
         // Configuration before it answers.
         if is_unheard || pair.registration == Registration::Answered {
