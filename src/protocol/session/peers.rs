@@ -71,7 +71,7 @@ pub(super) struct Peers {
     /// The number of changes that may affect which participants can be called.
     changes: u64,
     /// Client: the calls of the server in the current second.
-    server_requests: Window,
+    pub(crate) server_requests: Window,
 }
 
 impl Recipients for Peers {
@@ -201,11 +201,6 @@ impl Peers {
     /// each call that nothing ran, so as many are answered as would be accepted of an assistant.
     pub(super) fn may_answer_request(&mut self, cx: &Context, id: &Identity) -> bool {
         self.admits_request(cx, id, cx.config.caps.requests.calls_per_second)
-    }
-
-    /// Returns whether one more call of the server itself is answered in this second.
-    pub(super) fn may_answer_server(&mut self, cx: &Context) -> bool {
-        self.server_requests.admits(cx.now, cx.config.caps.requests.calls_per_second)
     }
 
     /// Returns whether a participant without rights may be sent another refusal of its registration now.

@@ -108,8 +108,7 @@ counters! {
     ReportRefused = "report_refused",
     /// Unacknowledged frames that were sent again after their peer came back.
     Retransmitted = "retransmitted",
-    /// Frames whose stanza is not the highest so far for this pair of sids: repeated, retransmitted or reordered. Their
-    /// content decides how they are handled, not their stanza.
+    /// Registrations, their answers and states of views that had no effect because a later one had arrived.
     OutOfOrder = "out_of_order",
     /// Packets that are encrypted end to end, although the local participant has no key.
     Encrypted = "encrypted",

@@ -211,13 +211,10 @@ impl Exchange {
         if must_wait {
             return peers.wait(cx, delivery, id, received);
         }
-        // Not an error, since large frames are overtaken and the lossy lane keeps no order. A repetition is
-        // recognized by its call's id and not by its stanza: a program that restarts counts from 1 again.
-        if !peers.note_stanza(id, received.stanza()) {
-            cx.count(Counter::OutOfOrder);
-        }
+        // An older registration would bring back what a later one has replaced. Of other frames the stanza does not count: large
+        // ones are overtaken, and the lossy lane keeps no order.
         if peers.is_replaced(id, &received) {
-            return; // it would bring back what a later one has replaced
+            return cx.count(Counter::OutOfOrder);
         }
         if core.cx.is_client() && core.peers.get(id).is_some_and(Remote::is_silenced) {
             self.note_speech(core, id, false);

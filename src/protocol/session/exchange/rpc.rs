@@ -237,7 +237,8 @@ fn placed(core: &mut Core, from: &Peer, item: HeldItem) -> Option<HeldItem> {
 /// Refuses a call of the server itself, which takes only the response.
 fn refuse_server(core: &mut Core, call: &RpcCall) {
     core.cx.complain(None, Counter::Unauthorized);
-    if core.peers.may_answer_server(&core.cx) {
+    let limit = core.cx.config.caps.requests.calls_per_second;
+    if core.peers.server_requests.admits(core.cx.now, limit) {
         let error = rpc::error(&ErrorCode::PERMISSION_DENIED, "the server itself may not call here", false);
         respond(core, call.caller.identity(), &call.key(), error);
     }

@@ -191,11 +191,6 @@ impl Peers {
         None
     }
 
-    /// Notes the stanza of a peer's packet. Returns whether it is the highest so far.
-    pub(crate) fn note_stanza(&mut self, id: &Identity, stanza: Option<i32>) -> bool {
-        self.remotes.get_mut(id).is_none_or(|remote| remote.pair.rises(stanza))
-    }
-
     /// Returns whether a later frame about the same has arrived, which has replaced this one.
     pub(crate) fn is_replaced(&mut self, id: &Identity, received: &Received) -> bool {
         let about = match &received.message {

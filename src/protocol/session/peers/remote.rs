@@ -120,9 +120,7 @@ pub(super) struct Pair {
     pub(super) registered_at: Option<Instant>,
     /// Assistant: this client's registration.
     pub(super) offer: OfferState,
-    /// The highest stanza that arrived, as an absolute value.
-    pub(super) highest: u32,
-    /// The same of the frames of one type about one subject, of which the latest counts.
+    /// The highest stanzas, as absolute values, of the frames about subjects of which the latest counts.
     pub(super) latest: VecDeque<((Kind, Box<str>), u32)>,
 }
 
@@ -193,14 +191,6 @@ pub(super) struct Join {
 }
 
 impl Pair {
-    /// Notes a frame's stanza. Returns whether it is the highest so far; a frame without a stanza counts as that.
-    pub(super) fn rises(&mut self, stanza: Option<i32>) -> bool {
-        let Some(stanza) = stanza.map(i32::unsigned_abs).filter(|stanza| *stanza != 0) else { return true };
-        let rises = stanza > self.highest;
-        self.highest = self.highest.max(stanza);
-        rises
-    }
-
     /// Notes a frame about this. Returns whether a later one has arrived.
     pub(super) fn is_replaced(&mut self, about: (Kind, Box<str>), stanza: u32) -> bool {
         let place = self.latest.iter().position(|(it, _)| *it == about);
