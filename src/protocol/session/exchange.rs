@@ -85,7 +85,7 @@ impl Exchange {
                 delivery.send_waiting(cx, Some(&id));
                 views.send_due_to(core, &id);
                 incoming.send_refused(core, &id);
-                outgoing.send_refused(core, &id);
+                outgoing.send_unsent(core, &id, true);
             }
             Timer::Lane(id) => delivery.to(cx, peers, &id).due(),
             Timer::Permitted => self.send_all_unsent(core),

@@ -346,22 +346,14 @@ impl Outgoing {
         self.settled.stop_not_sent(call, stanza);
     }
 
-    /// Sends a peer the frames whose last packet was not sent.
-    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
-        for call in core.delivery.requests_unsent(id) {
+    /// Sends a peer the frames whose last packet was not sent, with `refused` also the requests that it had no room for.
+    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity, refused: bool) {
+        for call in core.delivery.requests_unsent(id, refused) {
             self.ask_again(core, &call);
         }
-        // Grants have no record in `Delivery`, because the claim is repeated until one arrives. The calls
-        // know them.
-        self.grants_again(core, id);
-        self.send_waiting_stops(core, id);
-        self.send_stops(core, id, false);
-    }
-
-    /// Sends a peer the frames again that it or the transport had no room for.
-    pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity) {
-        for call in core.delivery.requests_refused(id) {
-            self.ask_again(core, &call);
+        if !refused {
+            // Grants have no record in `Delivery`, because the claim is repeated until one arrives.
+            self.grants_again(core, id);
         }
         self.send_waiting_stops(core, id);
         self.send_stops(core, id, false);

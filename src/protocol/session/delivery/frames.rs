@@ -198,15 +198,11 @@ impl Delivery {
         self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))
     }
 
-    /// Returns the requests to this peer whose last packet was not sent, in the order of their stanzas.
-    pub(crate) fn requests_unsent(&self, to: &Identity) -> Vec<CallId> {
-        self.calls_to(to, |frame| frame.is_unsent && matches!(frame.purpose, Purpose::Request(_)))
-    }
-
-    /// Returns the requests that the transport or this peer refused, in the order of their stanzas.
-    pub(crate) fn requests_refused(&self, to: &Identity) -> Vec<CallId> {
-        let is_refused = |frame: &Frame| frame.must_wait || frame.is_unsent;
-        self.calls_to(to, |frame| is_refused(frame) && matches!(frame.purpose, Purpose::Request(_)))
+    /// Returns the requests to this peer whose last packet was not sent, with `refused` also those that it refused, in the order
+    /// of their stanzas.
+    pub(crate) fn requests_unsent(&self, to: &Identity, refused: bool) -> Vec<CallId> {
+        let is_unsent = |frame: &Frame| frame.is_unsent || (refused && frame.must_wait);
+        self.calls_to(to, |frame| is_unsent(frame) && matches!(frame.purpose, Purpose::Request(_)))
     }
 
     /// Returns the calls of the claims to this peer whose last packet was not sent, in the order of their stanzas.

@@ -163,7 +163,6 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         // The server does not report what happened between the joins, so a participant that is not listed has
         // left.
-        peers.expect_list();
         for peer in peers.missing_from(&present) {
             peers.handle_left(cx, delivery, &peer);
         }
@@ -398,7 +397,7 @@ impl Exchange {
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
                 self.incoming.claims_again(core, &id);
-                self.outgoing.send_unsent(core, &id);
+                self.outgoing.send_unsent(core, &id, false);
                 self.views.send_due_to(core, &id);
             }
         }

@@ -265,15 +265,11 @@ impl Peers {
         }
     }
 
-    /// Notes that the server is about to list who is present. What it lists is newer than any unannounced join.
-    pub(crate) fn expect_list(&mut self) {
+    /// Returns the peers that are not among these participants, whom the server has listed.
+    pub(crate) fn missing_from(&mut self, present: &[Participant]) -> Vec<Peer> {
         for remote in self.remotes.values_mut() {
-            remote.join.fallback = None;
+            remote.join.fallback = None; // the list is newer than any unannounced join
         }
-    }
-
-    /// Returns the peers that are not among these participants.
-    pub(crate) fn missing_from(&self, present: &[Participant]) -> Vec<Peer> {
         // By identity: a participant that is listed under another sid has rejoined, and `joined` moves it.
         let is_listed = |id: &Identity| present.iter().any(|who| who.identity() == id);
         self.present().filter(|(id, _)| !is_listed(id)).map(|(id, remote)| remote.peer(id)).collect()
