@@ -220,3 +220,19 @@ fn client_whose_configuration_is_late_after_a_rejoin_is_not_called_as_a_plain_on
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
     assert_eq!(world.executed.len(), 1);
 }
+
+/// Each frame makes the assistant send its Configuration again. The wait for an answer is prolonged by the first one alone.
+#[test]
+fn participant_that_sends_all_but_its_configuration_is_called_as_a_plain_one() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(5 * SECOND);
+    world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    for _ in 0..8 {
+        world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+        world.run(500 * MS);
+    }
+    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);
+}
