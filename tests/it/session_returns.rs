@@ -494,6 +494,20 @@ fn returning_replaced_instance_gets_stops_of_ended_calls() {
 }
 
 #[test]
+fn returning_replaced_instance_gets_no_stop_of_a_call_whose_time_limit_is_over() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_joins(&mut world, "one");
+    let key = world.call("a", request("look").timeout(5 * SECOND)).unwrap();
+    world.run(50 * MS);
+    instance_joins(&mut world, "two");
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(6 * SECOND);
+    instance_joins(&mut world, "one");
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_none());
+}
+
+#[test]
 fn returning_replaced_instance_gets_no_stop_of_a_call_reissued_to_it() {
     let mut world = World::new();
     world.assistant("a", Config::default());

@@ -510,3 +510,17 @@ fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
     world.run(100 * MS);
     assert!(!world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. })));
 }
+
+#[test]
+fn flood_under_new_identities_is_reported_for_256_of_them() {
+    let mut world = World::pair(&["t"]);
+    for n in 0..300 {
+        let peer = Peer::new(format!("x{n}"), "PA_77");
+        world.with("a", |session, now| {
+            let packet = TransportEvent::packet(peer, Lane::Reliable, vec![0xff]);
+            session.handle_event(now, packet);
+        });
+    }
+    let reported = world.ends["a"].events.iter().filter(|event| matches!(event, Event::Violation { .. })).count();
+    assert_eq!((reported, world.count("a", "malformed")), (256, 300));
+}

@@ -253,7 +253,9 @@ fn refused_streams_wait_longer_each_time() {
     let mut waits = Vec::new();
     for turns in 1..8 {
         let (stream, sent_at) = (streams_to(&world, "a").pop().unwrap(), world.now);
-        world.send("a", &["phone"], &Meta::new(), &no_room(&stream));
+        for _ in 0..2 {
+            world.send("a", &["phone"], &Meta::new(), &no_room(&stream)); // once more, which says nothing new
+        }
         while streams_to(&world, "a").len() == turns {
             assert!(world.step() && world.now - sent_at < 60 * SECOND, "the stream is not sent again");
         }
@@ -370,4 +372,21 @@ fn withdrawn_request_is_not_sent_any_further() {
     world.run(3 * SECOND);
     assert!(world.settled("a", key).unwrap().is_ok(), "the unclaimed call was run by the assistant");
     assert!(!world.session("a").is_wanted(packet));
+}
+
+#[test]
+fn stream_whose_announced_length_exceeds_the_share_is_refused_at_its_header() {
+    let mut config = Config::default().streams(true);
+    config.caps.frames.stream_bytes = 64 * 1024;
+    let mut world = World::new();
+    world.assistant("a", config);
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.run(SECOND);
+    let phone = world.ends["phone"].who.peer().clone();
+    for (id, refused) in [("1.1.1", 0), ("1.1.2", 1)] {
+        let header = StreamHeader::new(id, STREAM_TOPIC, 20 * 1024);
+        world.send_part(&phone, &["a"], &StreamPart::Header(header));
+        world.run(100 * MS);
+        assert_eq!(world.count("a", "stream_refused"), refused, "{id}");
+    }
 }

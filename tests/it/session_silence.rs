@@ -236,3 +236,18 @@ fn participant_that_sends_all_but_its_configuration_is_called_as_a_plain_one() {
     }
     assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);
 }
+
+#[test]
+fn owner_has_three_pings_to_answer_however_short_the_grace_period_is() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().grace(500 * MS));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("phone").unwrap().here = false;
+    world.run(2_500 * MS);
+    assert!(world.settled("a", key).is_none());
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_some());
+}
