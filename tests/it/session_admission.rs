@@ -536,3 +536,20 @@ fn process_after_a_goodbye_is_admitted_as_the_only_one() {
     shows(&mut world, "two");
     assert_eq!(owners(&world), ["x"]);
 }
+
+/// It is called as a plain peer, which no role keeps from that. It answers no prompts.
+#[test]
+fn prompt_to_a_plain_participant_without_a_role_names_no_role() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    for name in ["x", "y"] {
+        let who = ordinary(&mut world, name);
+        world.play(&who);
+    }
+    world.run(5 * SECOND);
+    let configuration = Message::Configuration(Configuration::default());
+    world.send("x", &["a"], &Meta::new(), &configuration);
+    world.run(SECOND);
+    let why = why(world.ask("a", request("bridge.choose").to("x")));
+    assert!(matches!(why, NotOffered::NoSuchTool { .. }), "{why:?}");
+}

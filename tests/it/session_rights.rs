@@ -515,3 +515,32 @@ fn participant_that_said_goodbye_before_it_got_its_role_is_not_greeted() {
     world.run(10 * SECOND);
     assert!(world.ends["b"].inbox.is_empty());
 }
+
+/// It was written before the client had bound the assistant, with which it has registered since.
+#[test]
+fn late_refusal_of_a_client_that_was_not_bound_does_not_withdraw_its_tools() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(5 * SECOND);
+    let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(2 * SECOND);
+    let [Message::ToolUseRequest(asked)] = &world.received("phone", Kind::TOOL_USE_REQUEST)[..] else {
+        panic!("it is called as a plain one")
+    };
+    let refusal = with!(
+        ToolUseResult::new(asked.id.clone(), false),
+        error_code = Some("permission_denied".into()),
+        error_message = Some("not bound".to_owned())
+    );
+    let heard = Meta::new().with_bool("bridge.heard", true);
+    world.send("phone", &["a"], &heard, &configuration());
+    world.send("phone", &["a"], &Meta::new(), &registration("t"));
+    world.run(100 * MS);
+    let unbound = Meta::new().with_bool("bridge.unbound", true);
+    world.send("phone", &["a"], &unbound, &Message::ToolUseResult(refusal));
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_some());
+    assert_eq!(world.session("a").tools().len(), 1);
+}

@@ -640,3 +640,34 @@ fn repeated_broadcast_is_reported_once() {
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Requested { .. })).count(), 1);
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Settled { .. })).count(), 1);
 }
+
+#[test]
+fn tools_of_a_plain_run_stop_when_another_process_shows_itself() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["hang"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let plain = Message::ToolUseRequest(plain_request("1", "hang"));
+    for (stanza, meta, message) in [(-9, Meta::new(), plain), (-1, shown("one"), configuration())] {
+        let bytes = Frame::write(stanza, "room", &meta, &message).unwrap();
+        world.send_bytes("a", &["phone"], &bytes);
+        world.run(100 * MS);
+    }
+    assert_eq!((world.executed.len(), world.ends["phone"].aborted.len()), (1, 1));
+}
+
+/// Without the records of their frames, nothing of the results stays.
+#[test]
+fn results_for_a_caller_that_does_not_return_leave_no_records() {
+    let mut world = shown_assistant();
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+    world.run(100 * MS);
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    let has_record = |world: &World| format!("{:?}", world.session("phone")).contains("purpose: Result(");
+    assert!(has_record(&world));
+    world.leave("a");
+    world.run(120 * SECOND);
+    assert!(!has_record(&world));
+}

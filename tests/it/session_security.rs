@@ -524,3 +524,18 @@ fn flood_under_new_identities_is_reported_for_256_of_them() {
     let reported = world.ends["a"].events.iter().filter(|event| matches!(event, Event::Violation { .. })).count();
     assert_eq!((reported, world.count("a", "malformed")), (256, 300));
 }
+
+#[test]
+fn id_in_the_report_of_a_malformed_frame_is_cut() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    let frame = serde_json::json!({"type": 6, "conversationId": "room", "stanzaId": 1, "body": {"id": "x".repeat(5_000)}});
+    world.send_bytes("phone", &["a"], Value::encode(&frame).unwrap().as_bytes());
+    world.run(SECOND);
+    let reports = world.received("phone", Kind::ERROR);
+    let [Message::Error(report)] = &reports[..] else { panic!("{reports:?}") };
+    assert_eq!(report.originating_id.as_ref().map(String::len), Some(128));
+}

@@ -253,9 +253,7 @@ fn refused_streams_wait_longer_each_time() {
     let mut waits = Vec::new();
     for turns in 1..8 {
         let (stream, sent_at) = (streams_to(&world, "a").pop().unwrap(), world.now);
-        for _ in 0..2 {
-            world.send("a", &["phone"], &Meta::new(), &no_room(&stream)); // once more, which says nothing new
-        }
+        world.send("a", &["phone"], &Meta::new(), &no_room(&stream));
         while streams_to(&world, "a").len() == turns {
             assert!(world.step() && world.now - sent_at < 60 * SECOND, "the stream is not sent again");
         }
@@ -291,7 +289,10 @@ fn refuse_eight(world: &mut World) {
     for turns in 1..=8 {
         let streams = streams_to(world, "phone");
         assert_eq!(streams.len(), turns);
-        world.send("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
+        for _ in 0..2 {
+            // The second says nothing new.
+            world.send("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
+        }
         for _ in 0..9 {
             world.run(SECOND);
             world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat); // it is alive
@@ -325,6 +326,13 @@ fn request_refused_for_lack_of_room_is_sent_again() {
     assert_eq!(streams.len(), 8, "the request is abandoned after eight streams");
     let stanzas: BTreeSet<_> = streams.iter().map(|id| id.split('.').nth(1).unwrap()).collect();
     assert_eq!(stanzas.len(), 1, "each stream carries the same request");
+    // There is no room for another one, and then for what waits.
+    world.call("a", Request::new("t", text(40_000))).unwrap();
+    world.run(100 * MS);
+    let another = streams_to(&world, "phone").pop().unwrap();
+    world.send("phone", &["a"], &Meta::new(), &no_room(&another));
+    world.run(SECOND);
+    assert_eq!(streams_to(&world, "phone").len(), 10, "the abandoned one is not sent with it");
     world.run(60 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Timeout { .. } | CallError::Lost { .. }))));
     let reported = |event: &&Event| matches!(event, Event::PeerError { .. });
