@@ -513,7 +513,9 @@ fn owner_that_returns_with_its_answer_gets_no_stop() {
     let shows = world.shows("phone", "a", "one");
     world.send("phone", &["a"], &shows, &listed());
     world.run(SECOND);
-    assert!(last_of(&world, Kind::ACKNOWLEDGEMENT).is_some() && last_of(&world, Kind::CONTROL_STOP).is_none());
+    assert!(
+        last_of(&world, Kind::ACKNOWLEDGEMENT).is_some() && last_of(&world, Kind::CONTROL_STOP).is_none()
+    );
 }
 
 #[test]

@@ -496,7 +496,11 @@ fn description_of_the_join_before_gives_an_unannounced_one_no_right() {
     world.send_bytes_as(&thief, &["a"], &bytes(1, &meta, &configuration()));
     world.run(100 * MS);
     describe(&mut world, "phone", "a", |who| who.allowed_to_stop(true));
-    world.send_bytes_as(&thief, &["a"], &bytes(2, &Meta::new(), &Message::ControlStop(ControlStop::default())));
+    world.send_bytes_as(
+        &thief,
+        &["a"],
+        &bytes(2, &Meta::new(), &Message::ControlStop(ControlStop::default())),
+    );
     world.run(100 * MS);
     assert!(world.settled("a", key).is_none());
 }

@@ -521,7 +521,8 @@ fn flood_under_new_identities_is_reported_for_256_of_them() {
             session.handle_event(now, packet);
         });
     }
-    let reported = world.ends["a"].events.iter().filter(|event| matches!(event, Event::Violation { .. })).count();
+    let reported =
+        world.ends["a"].events.iter().filter(|event| matches!(event, Event::Violation { .. })).count();
     assert_eq!((reported, world.count("a", "malformed")), (256, 300));
 }
 

@@ -148,6 +148,8 @@ fn large_state_that_another_one_replaces_is_sent_no_further() {
     world.run(300 * MS);
     show(&mut world, "page", json!({"text": "y".repeat(60_000)})).unwrap();
     assert!(!world.session("a").is_wanted(before) && world.session("a").is_wanted(world.packet));
+    world.with("a", |session, now| session.close(now));
+    assert!(!world.session("a").is_wanted(before), "the driver may still have it");
 }
 
 #[test]
