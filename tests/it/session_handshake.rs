@@ -444,3 +444,24 @@ fn client_that_does_not_register_tools_is_not_waited_for() {
     let CallError::UnknownTool { why, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**why, NotOffered::NoSuchTool { .. }), "{why:?}");
 }
+
+#[test]
+fn tools_that_were_refused_before_the_handshake_are_sent_again_after_it() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(200 * MS);
+    let refusal =
+        with!(ToolsRegisterAck::default(), success = false, error = Some("not admitted".to_owned()));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(refusal));
+    world.run(100 * MS);
+    let sent = |world: &World| world.received("a", Kind::TOOLS_REGISTER).len();
+    assert_eq!(sent(&world), 1);
+    world.with("phone", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+    world.run(20 * SECOND);
+    assert_eq!(sent(&world), 1, "not even when they change");
+    world.send("a", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
+    world.run(100 * MS);
+    assert_eq!(sent(&world), 2);
+}

@@ -234,3 +234,26 @@ fn registration_that_was_not_allowed_does_not_follow_one_of_a_minute_ago() {
     let offers = world.session("a").tools();
     assert_eq!(offers.iter().map(|offer| offer.tool.name().as_str()).collect::<Vec<_>>(), ["v"]);
 }
+
+/// The packets before it may have arrived, so the frame is the same one when it is sent again.
+#[test]
+fn result_whose_reliable_copy_found_no_room_keeps_its_stanza() {
+    let mut world = pair();
+    world.notes = Some(Vec::new());
+    world.ends.get_mut("phone").unwrap().handler = None;
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    lose(&mut world, |name, _, frame| name == "phone" && frame.kind() == Kind::TOOL_USE_RESULT);
+    let before = world.sent("phone", Kind::TOOL_USE_RESULT).len();
+    world.finish("phone", Ok(value(1)));
+    while !lanes(&world, "phone", Kind::TOOL_USE_RESULT).contains(&Lane::Reliable) {
+        assert!(world.step());
+    }
+    let id = sent_packet(&world, "phone", Kind::TOOL_USE_RESULT);
+    world.with("phone", |session, now| session.handle_send_failed(now, id, SendFailure::QueueFull));
+    world.lossy.lose = None;
+    world.run(5 * SECOND);
+    assert!(world.settled("a", key).is_some_and(Result::is_ok));
+    let sent = world.sent("phone", Kind::TOOL_USE_RESULT);
+    assert!(sent.len() - before > 2 && sent[before..].windows(2).all(|two| two[0].1 == two[1].1));
+}
