@@ -199,7 +199,9 @@ fn acknowledge_result(world: &mut World, stanza: i32) {
 
 fn codes(world: &World) -> Vec<String> {
     let code = |message| match message {
-        Message::ToolUseResult(it) => it.error_code.map_or("success".to_owned(), |code| code.to_string()),
+        Message::ToolUseResult(it) => {
+            it.error_code.map_or_else(|| "success".to_owned(), |code| code.to_string())
+        }
         other => panic!("{other:?}"),
     };
     world.received("a", Kind::TOOL_USE_RESULT).into_iter().map(code).collect()
