@@ -360,7 +360,7 @@ fn limit_of_frames_from_unannounced_senders_can_be_set() {
             pair(|config| (config.caps.frames.held_frames, config.caps.frames.held_frames_of_all) = caps);
         let before = world.count("a", "held");
         for n in 0..40 {
-            let nobody = toolbridge::transport::Peer::new(format!("nobody-{}", n % 4), "PA_77");
+            let nobody = toolbridge::transport::Peer::new(format!("nobody-{}", n % 4), format!("PA_{n}"));
             let message = Message::Heartbeat;
             let bytes = Frame::write(n + 1, "room", &Meta::new(), &message).unwrap();
             world.with("a", |session, now| {

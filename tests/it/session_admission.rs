@@ -292,6 +292,41 @@ fn ordinary_participant_is_an_assistant_only_if_the_client_names_it() {
 }
 
 #[test]
+fn missing_assistant_is_reported_once_for_the_same_participants() {
+    let mut world = World::new();
+    for (name, here) in [("person", vec!["person"]), ("other", vec!["other", "person"])] {
+        let who = ordinary(&mut world, name);
+        world.play(&who);
+        if name == "person" {
+            world.client("phone", Config::default(), &["t"]);
+        }
+        for _ in 0..2 {
+            world.run(10 * SECOND);
+            let last = unaccepted(&world, "phone").pop();
+            let here = here.iter().map(|name| (*name).into()).collect();
+            assert_eq!(last, Some(Unaccepted::NoAssistant { here }));
+            assert_eq!(unaccepted(&world, "phone").len(), if name == "person" { 1 } else { 2 });
+            world.announce(name); // again, as after a change of its metadata
+        }
+    }
+}
+
+/// A ping before its registration was due would prove nothing, and take the place of the one that does.
+#[test]
+fn client_of_another_assistant_that_joins_late_is_named() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.assistant("b", Config::default());
+    world.run(SECOND);
+    let key = world.call("a", request("t")).unwrap();
+    world.run(4_400 * MS);
+    world.client("phone", Config::default().assistant("b"), &["t"]);
+    world.run(5 * SECOND);
+    let error = world.settled("a", key).unwrap().as_ref().unwrap_err();
+    assert!(matches!(error, CallError::NotBound { clients, .. } if *clients == ["phone"]), "{error:?}");
+}
+
+#[test]
 fn client_between_handshake_and_registration_is_not_bound_to_another_assistant() {
     for gap in [1, 5, 50, 500, 990] {
         let mut world = World::new();
@@ -500,4 +535,21 @@ fn process_after_a_goodbye_is_admitted_as_the_only_one() {
     assert!(owners(&world).is_empty());
     shows(&mut world, "two");
     assert_eq!(owners(&world), ["x"]);
+}
+
+/// It is called as a plain peer, which no role keeps from that. It answers no prompts.
+#[test]
+fn prompt_to_a_plain_participant_without_a_role_names_no_role() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    for name in ["x", "y"] {
+        let who = ordinary(&mut world, name);
+        world.play(&who);
+    }
+    world.run(5 * SECOND);
+    let configuration = Message::Configuration(Configuration::default());
+    world.send("x", &["a"], &Meta::new(), &configuration);
+    world.run(SECOND);
+    let why = why(world.ask("a", request("bridge.choose").to("x")));
+    assert!(matches!(why, NotOffered::NoSuchTool { .. }), "{why:?}");
 }

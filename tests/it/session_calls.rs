@@ -5,7 +5,7 @@ use std::time::Duration;
 use toolbridge::{
     CallError, Caps, Config, ErrorCode, Event, Role, Times, ToolOptions, Value,
     frame::{Configuration, ControlStop, Frame, Kind, Message, Meta},
-    session::{Readiness, Request, SendFailure},
+    session::{FrameCaps, Readiness, Request, SendFailure},
     transport::{Participant, Peer, TransportEvent},
 };
 
@@ -232,8 +232,12 @@ fn new_participant_is_served_before_the_room_announces_it() {
 
 /// A phone that keeps few frames of `b`, an assistant that the test plays and whose join is announced so much later.
 fn short_of_room(announce: Duration) -> World {
+    limited(announce, |frames| frames.held_frames = 2)
+}
+
+fn limited(announce: Duration, limit: impl Fn(&mut FrameCaps)) -> World {
     let mut config = Config::default();
-    config.caps.frames.held_frames = 2;
+    limit(&mut config.caps.frames);
     let mut world = World::new();
     world.announce = announce;
     world.client("phone", config, &["t"]);
@@ -290,16 +294,31 @@ fn goodbye_of_an_assistant_ends_its_requests_that_wait_for_its_configuration() {
 
 #[test]
 fn stop_of_an_unannounced_assistant_is_kept_with_the_request_that_it_ends() {
+    let request = Message::ToolUseRequest(plain_request("1", "t"));
+    let bytes = Frame::write(-1, "room", &Meta::new(), &request).unwrap().len();
+    let by_bytes = limited(3 * SECOND, |frames| frames.held_bytes = 2 * bytes);
+    for mut world in [short_of_room(3 * SECOND), by_bytes] {
+        say_requests(&mut world, &["1", "2"], &Meta::new());
+        let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
+        world.send("b", &["phone"], &Meta::new(), &Message::ControlStop(stop));
+        world.run(4 * SECOND);
+        let results = world.received("b", Kind::TOOL_USE_RESULT).into_iter().map(|it| match it {
+            Message::ToolUseResult(it) => (it.id.to_string(), it.success),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(results.collect::<Vec<_>>(), [("1".to_owned(), false), ("2".to_owned(), true)]);
+    }
+}
+
+#[test]
+fn request_of_an_unannounced_join_that_has_left_does_not_run() {
     let mut world = short_of_room(3 * SECOND);
-    say_requests(&mut world, &["1", "2"], &Meta::new());
-    let stop = with!(ControlStop::default(), target_id = Some("1".to_owned()));
-    world.send("b", &["phone"], &Meta::new(), &Message::ControlStop(stop));
-    world.run(4 * SECOND);
-    let results = world.received("b", Kind::TOOL_USE_RESULT).into_iter().map(|it| match it {
-        Message::ToolUseResult(it) => (it.id.to_string(), it.success),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(results.collect::<Vec<_>>(), [("1".to_owned(), false), ("2".to_owned(), true)]);
+    say_requests(&mut world, &["1"], &Meta::new());
+    world.run(100 * MS);
+    let who = world.ends["b"].who.peer().clone();
+    world.with("phone", |session, now| session.handle_event(now, TransportEvent::Left(who)));
+    world.run(4 * SECOND); // an SDK that reconnects reports it as gone, and announces it again
+    assert!(world.executed.is_empty());
 }
 
 #[test]
@@ -898,7 +917,16 @@ fn declined_assistant_gets_one_reply_and_no_rights() {
     );
     assert!(world.sent("tv", Kind::TOOLS_REGISTER).iter().all(|(to, _)| *to != ["b"]));
     assert!(world.session("tv").bound().is_none() && world.session("b").tools().is_empty());
-    // A stranger that does the same gets no reply at all.
+    // An assistant of another room gets no reply at all, nor does a stranger that does the same.
+    let meta = Meta::new().with_text("bridge.instance", "0123");
+    let of_other_room = Message::Configuration(Configuration::default());
+    let sid = world.sid();
+    world.play(&Participant::new("c", sid).agent(true));
+    world.run(SECOND);
+    let bytes = Frame::write(-1, "other room", &meta, &of_other_room).unwrap();
+    world.send_bytes("c", &["tv"], &bytes);
+    world.run(5 * SECOND);
+    assert!(world.ends["c"].inbox.is_empty());
     world.stranger("x");
     world.run(SECOND);
     let its = world.sent("b", Kind::CONFIGURATION)[0].1.clone();

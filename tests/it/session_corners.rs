@@ -470,3 +470,44 @@ fn owner_holds_no_more_arguments_of_a_caller_than_the_caller_may_have_open() {
     world.finish("phone", Ok(value(1)));
     assert!(ask(&mut world, "third", 10) && ask(&mut world, "fourth", 10));
 }
+
+#[test]
+fn error_whose_text_is_cut_keeps_its_partial_result() {
+    let mut world = World::pair(&["t"]);
+    let long = || ToolError::new("own", "x".repeat(5_000)).with_partial(value(1));
+    world.handle("phone", move |_| Some(Err(long())));
+    let error = world.ask("a", request("t")).unwrap_err();
+    let CallError::Tool(error) = &error else { panic!("{error:?}") };
+    assert_eq!((error.message().len(), error.partial()), (4_096, Some(&value(1))));
+}
+
+/// One call stays open, so the caller always has one.
+#[test]
+fn arguments_of_ended_calls_make_room_while_another_one_runs() {
+    let mut config = Config::default();
+    config.caps.calls.open_bytes = 1_000;
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    world.client("phone", config, &["t", "slow"]);
+    world.handle("phone", |job| (job.tool.as_str() == "t").then(|| Ok(value(1))));
+    world.run(200 * MS);
+    world.call("a", request("slow").timeout(60 * SECOND)).unwrap();
+    for _ in 0..5 {
+        let text = Value::from(serde_json::json!({"text": "x".repeat(500)}));
+        assert_eq!(world.ask("a", Request::new("t", text)).unwrap(), value(1));
+    }
+}
+
+#[test]
+fn own_tool_that_started_may_have_run_whatever_code_it_reports() {
+    for code in ["unknown_tool", "busy"] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        offer(&mut world, "a", vec![tool("t")]);
+        let key = world.call("a", request("t")).unwrap();
+        let job = world.ends["a"].jobs[0].key;
+        world.with("a", |session, now| session.progress(now, job, toolbridge::Progress::started()));
+        world.finish("a", Err(ToolError::new(code, "no")));
+        assert!(world.settled("a", key).unwrap().as_ref().unwrap_err().may_have_run(), "{code}");
+    }
+}

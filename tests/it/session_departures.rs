@@ -2,12 +2,12 @@
 
 use toolbridge::{
     CallError, Config, Event,
-    frame::{Configuration, Message, Meta},
+    frame::{Configuration, Kind, Message, Meta},
     session::Counter,
     transport::{Participant, TransportEvent},
 };
 
-use crate::session_world::{MS, SECOND, World, request, value};
+use crate::session_world::{Fate, MS, SECOND, World, receivers, request, value};
 
 fn bound(world: &World) -> Option<&str> {
     world.session("phone").bound().map(|id| id.as_str())
@@ -195,4 +195,29 @@ fn participant_that_leaves_under_an_unannounced_sid_does_not_return_to_the_sid_t
     let of_phone = |event: &&Event| matches!(event, Event::Joined(who) if who.identity() == "phone");
     assert_eq!(world.ends["a"].events.iter().filter(of_phone).count(), 1);
     assert!(world.session("a").tools().is_empty());
+}
+
+#[test]
+fn assistant_that_said_goodbye_is_sent_no_withdrawal_of_the_tools() {
+    let mut world = two_assistants();
+    let before = world.sent("phone", Kind::TOOLS_REGISTER).len();
+    world.with("a", |session, now| session.close(now));
+    world.run(2 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+    let sent = world.sent("phone", Kind::TOOLS_REGISTER);
+    assert_eq!(receivers(&sent[before..]), ["b".into()].into());
+}
+
+/// It has nothing to send, so only a ping shows that it is there again.
+#[test]
+fn assistant_that_was_given_up_is_bound_again_when_the_next_one_leaves() {
+    let mut world = two_assistants();
+    world.fate = Some(Box::new(|_, from, _| if *from == "a" { Fate::IsLost } else { Fate::Arrives }));
+    world.run(20 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+    world.fate = None;
+    world.run(20 * SECOND);
+    world.with("b", |session, now| session.close(now));
+    world.run(SECOND);
+    assert_eq!(bound(&world), Some("a"));
 }

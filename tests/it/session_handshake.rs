@@ -1,17 +1,18 @@
 //! Configurations: how a session starts, continues, changes, and what it refuses.
 
 use toolbridge::{
-    Config, Role,
+    CallError, Config, Role,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
+    tools::NotOffered,
     transport::{Participant, Peer},
 };
 
 use crate::{
     session_protocol::plain_request,
-    session_world::{MS, SECOND, World, receivers, request, value},
+    session_world::{MS, SECOND, World, receivers, request, tool, value},
 };
 
 fn count(world: &World, name: &str, kind: Kind) -> usize {
@@ -425,4 +426,62 @@ fn abandoned_registration_is_sent_when_its_assistant_is_bound() {
     world.run(100 * MS);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), before + 1);
+}
+
+#[test]
+fn registration_is_sent_five_times_without_a_configuration() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(120 * SECOND);
+    for kind in [Kind::CONFIGURATION, Kind::TOOLS_REGISTER] {
+        assert_eq!(world.received("a", kind).len(), 5, "{kind}");
+    }
+}
+
+#[test]
+fn observer_is_shown_changed_tools_once() {
+    let mut world = World::pair(&["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("watch", sid).role(Role::Observer));
+    world.run(SECOND);
+    let before = world.received("watch", Kind::TOOLS_REGISTER).len();
+    world.with("phone", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+    world.run(SECOND);
+    assert_eq!(world.received("watch", Kind::TOOLS_REGISTER).len() - before, 1);
+}
+
+#[test]
+fn client_that_does_not_register_tools_is_not_waited_for() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_ack"]));
+    let error = world.ask("a", request("t")).unwrap_err();
+    let CallError::UnknownTool { why, .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(**why, NotOffered::NoSuchTool { .. }), "{why:?}");
+}
+
+#[test]
+fn tools_that_were_refused_before_the_handshake_are_sent_again_after_it() {
+    let mut world = World::new();
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(200 * MS);
+    let refusal =
+        with!(ToolsRegisterAck::default(), success = false, error = Some("not admitted".to_owned()));
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(refusal));
+    world.run(100 * MS);
+    let sent = |world: &World| world.received("a", Kind::TOOLS_REGISTER).len();
+    assert_eq!(sent(&world), 1);
+    world.with("phone", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+    world.run(20 * SECOND);
+    assert_eq!(sent(&world), 1, "not even when they change");
+    world.send("a", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
+    world.run(100 * MS);
+    assert_eq!(sent(&world), 2);
 }

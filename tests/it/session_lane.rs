@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use toolbridge::{
-    Config, ConnectionState, ErrorCode, Event, Outcome, Role, ToolError, ToolOptions, Value,
+    Config, ConnectionState, ErrorCode, Event, Outcome, Progress, Role, ToolError, ToolOptions, Value,
     frame::{Frame, Kind, Message, Meta, ToolProgress},
     session::{Request, SendFailure},
     tools::ProgressStatus,
@@ -944,4 +944,35 @@ fn progress_of_an_owner_called_as_a_plain_peer_is_reported_once() {
         }
         assert_eq!(progress_heard(&world), ["half"], "{lossy_first}");
     }
+}
+
+/// The result is on the fast lane, and could overtake it.
+#[test]
+fn progress_with_content_alone_is_sent_on_both_lanes() {
+    let mut world = pair();
+    world.ends.get_mut("phone").unwrap().handler = None;
+    world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    let before = lanes(&world, "phone", Kind::TOOL_PROGRESS).len();
+    let job = world.ends["phone"].jobs[0].key;
+    let progress = with!(Progress::started(), content = Some(value(1)));
+    world.with("phone", |session, now| session.progress(now, job, progress));
+    world.run(SECOND);
+    assert_eq!(lanes(&world, "phone", Kind::TOOL_PROGRESS)[before..], [Lane::Lossy, Lane::Reliable]);
+}
+
+#[test]
+fn claim_on_the_lossy_lane_is_answered_on_that_lane() {
+    let mut world = pair();
+    let shared = tool("t").options(ToolOptions::default().prefer_client());
+    world.with("a", |session, now| session.offer(now, vec![shared])).unwrap().unwrap();
+    world.ask("a", request("t")).unwrap();
+    world.run(SECOND);
+    let names_a_call = |frame: &Frame| match frame.message() {
+        Ok(Message::Acknowledgement(it)) => it.acknowledged_message_id.is_some() && it.success.is_some(),
+        _ => false,
+    };
+    let answers: Vec<_> =
+        world.ends["a"].log.iter().filter(|(_, _, frame)| names_a_call(frame)).map(|it| it.1).collect();
+    assert_eq!(answers, [Lane::Lossy; 2], "of the claim and of the result");
 }

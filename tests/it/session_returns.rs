@@ -493,6 +493,45 @@ fn returning_replaced_instance_gets_stops_of_ended_calls() {
     assert!(last_of(&world, Kind::CONTROL_STOP).is_none(), "an instance that got no request gets no stop");
 }
 
+/// Its answer waits for its Configuration, and is read before the stop is sent.
+#[test]
+fn owner_that_returns_with_its_answer_gets_no_stop() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_joins(&mut world, "one");
+    let key = world.call("a", request("look").timeout(60 * SECOND)).unwrap();
+    world.run(50 * MS);
+    let id = world.session("a").call_id(key).unwrap().clone();
+    world.leave("phone");
+    world.run(100 * MS);
+    world.with("a", |session, now| session.cancel(now, key));
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let answer = with!(ToolUseResult::new(id, true), result = Some(value(1)));
+    world.send("phone", &["a"], &Meta::new(), &Message::ToolUseResult(answer));
+    let shows = world.shows("phone", "a", "one");
+    world.send("phone", &["a"], &shows, &listed());
+    world.run(SECOND);
+    assert!(
+        last_of(&world, Kind::ACKNOWLEDGEMENT).is_some() && last_of(&world, Kind::CONTROL_STOP).is_none()
+    );
+}
+
+#[test]
+fn returning_replaced_instance_gets_no_stop_of_a_call_whose_time_limit_is_over() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    instance_joins(&mut world, "one");
+    let key = world.call("a", request("look").timeout(5 * SECOND)).unwrap();
+    world.run(50 * MS);
+    instance_joins(&mut world, "two");
+    world.with("a", |session, now| session.cancel(now, key));
+    world.run(6 * SECOND);
+    instance_joins(&mut world, "one");
+    assert!(last_of(&world, Kind::CONTROL_STOP).is_none());
+}
+
 #[test]
 fn returning_replaced_instance_gets_no_stop_of_a_call_reissued_to_it() {
     let mut world = World::new();

@@ -484,3 +484,67 @@ fn process_that_said_goodbye_is_not_continued_by_an_unannounced_join() {
     let bound = |event: &Event| matches!(event, Event::ToolsChanged { owner } if owner == "phone");
     assert_eq!(world.ends["a"].events.iter().filter(|event| bound(event)).count(), 2, "offered, withdrawn");
 }
+
+/// The author's word admits the unannounced process. What the room says of the join before gives it no right to stop calls.
+#[test]
+fn description_of_the_join_before_gives_an_unannounced_one_no_right() {
+    let mut world = registered_client(Config::default().admit("phone"));
+    world.with("a", |session, now| session.offer(now, vec![tool("own")])).unwrap().unwrap();
+    let key = world.call("a", request("own").timeout(60 * SECOND)).unwrap();
+    let thief = Peer::new("phone", "PA_99");
+    let meta = Meta::new().with_text("bridge.instance", "i2").with_bool("bridge.heard", true);
+    world.send_bytes_as(&thief, &["a"], &bytes(1, &meta, &configuration()));
+    world.run(100 * MS);
+    describe(&mut world, "phone", "a", |who| who.allowed_to_stop(true));
+    world.send_bytes_as(
+        &thief,
+        &["a"],
+        &bytes(2, &Meta::new(), &Message::ControlStop(ControlStop::default())),
+    );
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_none());
+}
+
+#[test]
+fn participant_that_said_goodbye_before_it_got_its_role_is_not_greeted() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    world.stranger("b");
+    world.run(200 * MS);
+    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    let meta = Meta::new().with_bool("bridge.bye", true);
+    world.send("b", &["phone"], &meta, &Message::ControlStop(goodbye));
+    world.run(200 * MS);
+    describe(&mut world, "b", "phone", |who| who.agent(true));
+    world.run(10 * SECOND);
+    assert!(world.ends["b"].inbox.is_empty());
+}
+
+/// It was written before the client had bound the assistant, with which it has registered since.
+#[test]
+fn late_refusal_of_a_client_that_was_not_bound_does_not_withdraw_its_tools() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(5 * SECOND);
+    let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(2 * SECOND);
+    let [Message::ToolUseRequest(asked)] = &world.received("phone", Kind::TOOL_USE_REQUEST)[..] else {
+        panic!("it is called as a plain one")
+    };
+    let refusal = with!(
+        ToolUseResult::new(asked.id.clone(), false),
+        error_code = Some("permission_denied".into()),
+        error_message = Some("not bound".to_owned())
+    );
+    let heard = Meta::new().with_bool("bridge.heard", true);
+    world.send("phone", &["a"], &heard, &configuration());
+    world.send("phone", &["a"], &Meta::new(), &registration("t"));
+    world.run(100 * MS);
+    let unbound = Meta::new().with_bool("bridge.unbound", true);
+    world.send("phone", &["a"], &unbound, &Message::ToolUseResult(refusal));
+    world.run(100 * MS);
+    assert!(world.settled("a", key).is_some());
+    assert_eq!(world.session("a").tools().len(), 1);
+}

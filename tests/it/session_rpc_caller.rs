@@ -1108,3 +1108,18 @@ fn request_that_is_sent_again_has_the_time_that_is_left() {
     assert_eq!(caller.requests().remove(0).timeout_ms, 17_500);
     assert_eq!(caller.outcome(key), None);
 }
+
+#[test]
+fn request_waits_for_the_announcement_of_the_last_rejoin() {
+    let mut caller = Caller::with(config(), 2);
+    for sid in ["PA_01", "PA_02"] {
+        caller.session.handle_rejoined(caller.now, local(sid), vec![app("PA_1", 2)]);
+        caller.drain();
+        caller.pass(2 * SECOND);
+    }
+    caller.call("locate", json!({}));
+    caller.pass(1_400 * MS);
+    assert_eq!(caller.requests(), []);
+    caller.pass(200 * MS);
+    assert_eq!(caller.requests().len(), 1);
+}

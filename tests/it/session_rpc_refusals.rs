@@ -71,3 +71,16 @@ fn call_goes_on_when_its_caller_rejoins_and_shows_a_process() {
         assert_eq!(callee.got("agent").contains(&result("slow", "1")), calls_again);
     }
 }
+
+#[test]
+fn request_whose_stream_finds_no_room_is_busy() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.frames.streams_per_peer = 1;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    let who = peer("agent", "PA_1");
+    callee.parts(&who, [StreamPart::Header(header("r1", "get_battery", 10))]);
+    callee.got("agent");
+    callee.parts(&who, [StreamPart::Header(header("r2", "get_battery", 10))]);
+    assert_eq!(callee.refusal().2, "busy");
+}

@@ -697,3 +697,34 @@ fn remembered_refusal_says_nothing_of_an_assistant_that_was_bound_since() {
     world.run(200 * MS);
     assert_eq!(refusals(&world), [true, false]);
 }
+
+#[test]
+fn tools_of_a_plain_run_stop_when_another_process_shows_itself() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["hang"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let plain = Message::ToolUseRequest(plain_request("1", "hang"));
+    for (stanza, meta, message) in [(-9, Meta::new(), plain), (-1, shown("one"), configuration())] {
+        let bytes = Frame::write(stanza, "room", &meta, &message).unwrap();
+        world.send_bytes("a", &["phone"], &bytes);
+        world.run(100 * MS);
+    }
+    assert_eq!((world.executed.len(), world.ends["phone"].aborted.len()), (1, 1));
+}
+
+/// Without the records of their frames, nothing of the results stays.
+#[test]
+fn results_for_a_caller_that_does_not_return_leave_no_records() {
+    let mut world = shown_assistant();
+    world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "t")));
+    world.run(100 * MS);
+    world.finish("phone", Ok(value(1)));
+    world.run(100 * MS);
+    let has_record = |world: &World| format!("{:?}", world.session("phone")).contains("purpose: Result(");
+    assert!(has_record(&world));
+    world.leave("a");
+    world.run(120 * SECOND);
+    assert!(!has_record(&world));
+}

@@ -510,3 +510,33 @@ fn acknowledgement_of_another_clients_request_is_not_its_delivery() {
     world.run(100 * MS);
     assert!(!world.ends["a"].events.iter().any(|event| matches!(event, Event::Delivered { .. })));
 }
+
+#[test]
+fn flood_under_new_identities_is_reported_for_256_of_them() {
+    let mut world = World::pair(&["t"]);
+    for n in 0..300 {
+        let peer = Peer::new(format!("x{n}"), "PA_77");
+        world.with("a", |session, now| {
+            let packet = TransportEvent::packet(peer, Lane::Reliable, vec![0xff]);
+            session.handle_event(now, packet);
+        });
+    }
+    let reported =
+        world.ends["a"].events.iter().filter(|event| matches!(event, Event::Violation { .. })).count();
+    assert_eq!((reported, world.count("a", "malformed")), (256, 300));
+}
+
+#[test]
+fn id_in_the_report_of_a_malformed_frame_is_cut() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    let frame = serde_json::json!({"type": 6, "conversationId": "room", "stanzaId": 1, "body": {"id": "x".repeat(5_000)}});
+    world.send_bytes("phone", &["a"], Value::encode(&frame).unwrap().as_bytes());
+    world.run(SECOND);
+    let reports = world.received("phone", Kind::ERROR);
+    let [Message::Error(report)] = &reports[..] else { panic!("{reports:?}") };
+    assert_eq!(report.originating_id.as_ref().map(String::len), Some(128));
+}

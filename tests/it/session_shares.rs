@@ -289,7 +289,10 @@ fn refuse_eight(world: &mut World) {
     for turns in 1..=8 {
         let streams = streams_to(world, "phone");
         assert_eq!(streams.len(), turns);
-        world.send("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
+        for _ in 0..2 {
+            // The second says nothing new.
+            world.send("phone", &["a"], &Meta::new(), &no_room(streams.last().unwrap()));
+        }
         for _ in 0..9 {
             world.run(SECOND);
             world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat); // it is alive
@@ -323,6 +326,13 @@ fn request_refused_for_lack_of_room_is_sent_again() {
     assert_eq!(streams.len(), 8, "the request is abandoned after eight streams");
     let stanzas: BTreeSet<_> = streams.iter().map(|id| id.split('.').nth(1).unwrap()).collect();
     assert_eq!(stanzas.len(), 1, "each stream carries the same request");
+    // There is no room for another one, and then for what waits.
+    world.call("a", Request::new("t", text(40_000))).unwrap();
+    world.run(100 * MS);
+    let another = streams_to(&world, "phone").pop().unwrap();
+    world.send("phone", &["a"], &Meta::new(), &no_room(&another));
+    world.run(SECOND);
+    assert_eq!(streams_to(&world, "phone").len(), 10, "the abandoned one is not sent with it");
     world.run(60 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Timeout { .. } | CallError::Lost { .. }))));
     let reported = |event: &&Event| matches!(event, Event::PeerError { .. });
@@ -370,4 +380,21 @@ fn withdrawn_request_is_not_sent_any_further() {
     world.run(3 * SECOND);
     assert!(world.settled("a", key).unwrap().is_ok(), "the unclaimed call was run by the assistant");
     assert!(!world.session("a").is_wanted(packet));
+}
+
+#[test]
+fn stream_whose_announced_length_exceeds_the_share_is_refused_at_its_header() {
+    let mut config = Config::default().streams(true);
+    config.caps.frames.stream_bytes = 64 * 1024;
+    let mut world = World::new();
+    world.assistant("a", config);
+    world.client("phone", Config::default().streams(true), &["t"]);
+    world.run(SECOND);
+    let phone = world.ends["phone"].who.peer().clone();
+    for (id, refused) in [("1.1.1", 0), ("1.1.2", 1)] {
+        let header = StreamHeader::new(id, STREAM_TOPIC, 20 * 1024);
+        world.send_part(&phone, &["a"], &StreamPart::Header(header));
+        world.run(100 * MS);
+        assert_eq!(world.count("a", "stream_refused"), refused, "{id}");
+    }
 }

@@ -220,3 +220,36 @@ fn client_whose_configuration_is_late_after_a_rejoin_is_not_called_as_a_plain_on
     assert_eq!(*world.settled("a", key).unwrap().as_ref().unwrap(), value(1));
     assert_eq!(world.executed.len(), 1);
 }
+
+/// Each frame makes the assistant send its Configuration again. The wait for an answer is prolonged by the first one alone.
+#[test]
+fn participant_that_sends_all_but_its_configuration_is_called_as_a_plain_one() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(5 * SECOND);
+    for n in 0..25 {
+        world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+        world.run(200 * MS);
+        if n == 0 {
+            world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+        }
+    }
+    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);
+}
+
+#[test]
+fn owner_has_three_pings_to_answer_however_short_the_grace_period_is() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().grace(500 * MS));
+    world.client("phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(100 * MS);
+    world.ends.get_mut("phone").unwrap().here = false;
+    world.run(2_500 * MS);
+    assert!(world.settled("a", key).is_none());
+    world.run(SECOND);
+    assert!(world.settled("a", key).is_some());
+}

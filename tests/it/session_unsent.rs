@@ -212,3 +212,64 @@ fn observer_is_shown_the_tools_of_a_client_that_has_rejoined() {
     let [Message::ToolsRegister(it)] = &shown[..] else { panic!("{shown:?}") };
     assert_eq!(it.tools[0].name, "new");
 }
+
+#[test]
+fn late_answer_to_a_registration_does_not_follow_a_later_one() {
+    let mut world = World::pair(&["t"]);
+    world.notes = Some(Vec::new());
+    let offer = |world: &mut World, name| {
+        world.with("phone", |session, now| session.offer(now, vec![tool(name)])).unwrap().unwrap();
+        world.run(30 * MS);
+    };
+    let before = world.sent("a", Kind::TOOLS_REGISTER_ACK).len();
+    lose(&mut world, |from, _, frame| from == "a" && frame.kind() == Kind::TOOLS_REGISTER_ACK);
+    offer(&mut world, "u");
+    world.lossy.lose = None;
+    let id = sent_packet(&world, "a", Kind::TOOLS_REGISTER_ACK);
+    world.with("a", |session, now| session.handle_send_failed(now, id, SendFailure::QueueFull));
+    offer(&mut world, "v");
+    world.run(5 * SECOND);
+    assert_eq!(world.sent("a", Kind::TOOLS_REGISTER_ACK).len() - before, 2);
+}
+
+/// Its packet waits for the permission, which nothing shows to be back before the first acknowledgement.
+#[test]
+fn registration_that_was_not_allowed_does_not_follow_one_of_a_minute_ago() {
+    let mut world = World::pair(&["t"]);
+    world.notes = Some(Vec::new());
+    lose(&mut world, |from, _, frame| from == "phone" && frame.kind() == Kind::TOOLS_REGISTER);
+    world.with("phone", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+    world.lossy.lose = None;
+    let id = sent_packet(&world, "phone", Kind::TOOLS_REGISTER);
+    world.with("phone", |session, now| session.handle_send_failed(now, id, SendFailure::NotAllowed));
+    world.run(5 * SECOND);
+    world.with("phone", |session, now| session.offer(now, vec![tool("v")])).unwrap().unwrap();
+    world.run(60 * SECOND);
+    assert!(world.ask("a", request("v")).is_err(), "the client may not send");
+    world.run(5 * SECOND);
+    let offers = world.session("a").tools();
+    assert_eq!(offers.iter().map(|offer| offer.tool.name().as_str()).collect::<Vec<_>>(), ["v"]);
+}
+
+/// The packets before it may have arrived, so the frame is the same one when it is sent again.
+#[test]
+fn result_whose_reliable_copy_found_no_room_keeps_its_stanza() {
+    let mut world = pair();
+    world.notes = Some(Vec::new());
+    world.ends.get_mut("phone").unwrap().handler = None;
+    let key = world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    lose(&mut world, |name, _, frame| name == "phone" && frame.kind() == Kind::TOOL_USE_RESULT);
+    let before = world.sent("phone", Kind::TOOL_USE_RESULT).len();
+    world.finish("phone", Ok(value(1)));
+    while !lanes(&world, "phone", Kind::TOOL_USE_RESULT).contains(&Lane::Reliable) {
+        assert!(world.step());
+    }
+    let id = sent_packet(&world, "phone", Kind::TOOL_USE_RESULT);
+    world.with("phone", |session, now| session.handle_send_failed(now, id, SendFailure::QueueFull));
+    world.lossy.lose = None;
+    world.run(5 * SECOND);
+    assert!(world.settled("a", key).is_some_and(Result::is_ok));
+    let sent = world.sent("phone", Kind::TOOL_USE_RESULT);
+    assert!(sent.len() - before > 2 && sent[before..].windows(2).all(|two| two[0].1 == two[1].1));
+}

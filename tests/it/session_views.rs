@@ -148,6 +148,8 @@ fn large_state_that_another_one_replaces_is_sent_no_further() {
     world.run(300 * MS);
     show(&mut world, "page", json!({"text": "y".repeat(60_000)})).unwrap();
     assert!(!world.session("a").is_wanted(before) && world.session("a").is_wanted(world.packet));
+    world.with("a", |session, now| session.close(now));
+    assert!(!world.session("a").is_wanted(before), "the driver may still have it");
 }
 
 #[test]
@@ -533,4 +535,30 @@ fn acknowledgement_of_an_earlier_state_is_not_one_of_the_last() {
     world.rejoin("phone");
     world.run(3 * SECOND);
     assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", Json::Null)]);
+}
+
+#[test]
+fn view_whose_end_waits_keeps_its_place() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    show(&mut world, "load", json!(2)).unwrap();
+    world.run(50 * MS);
+    show(&mut world, "load", Json::Null).unwrap();
+    show(&mut world, "plan", json!(1)).unwrap();
+    world.run(SECOND);
+    assert!(seen(&world, "phone").contains(&state("load", Json::Null)));
+}
+
+#[test]
+fn process_that_replaces_another_one_is_not_sent_the_end_of_a_view_that_it_has_not_seen() {
+    let mut world = room();
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    world.leave("phone");
+    world.run(200 * MS);
+    show(&mut world, "load", Json::Null).unwrap();
+    world.client("phone", Config::default(), &["t"]);
+    world.run(2 * SECOND);
+    assert_eq!(seen(&world, "phone"), []);
 }

@@ -310,7 +310,6 @@ impl Flying {
 
     fn again(&mut self, now: Instant) -> Due {
         self.sent_at = now;
-        self.doubled_at = None;
         self.out += 1;
         self.packet_on(Lane::Lossy, Counter::FastRetries)
     }
