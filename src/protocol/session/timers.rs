@@ -176,13 +176,8 @@ impl Timers {
         Some(timer)
     }
 
-    /// Pauses the timers that detect absent peers.
+    /// Pauses the timers that detect absent peers. They must not be paused already.
     pub(super) fn pause(&mut self, now: Instant) {
-        // A second pause finds no timer that is left to pause, and an empty table would replace the remaining
-        // times of all.
-        if self.paused.is_some() {
-            return;
-        }
         let taken = self.take_pausing().into_iter();
         self.paused = Some(taken.map(|(timer, at)| (timer, at.saturating_duration_since(now))).collect());
     }
