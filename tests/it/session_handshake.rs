@@ -258,6 +258,30 @@ fn configuration_of_a_peer_without_the_local_one_is_answered_at_once() {
     assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 1);
 }
 
+#[test]
+fn registration_before_a_late_configuration_is_kept_although_another_process_was_there_before() {
+    let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);
+    world.run(100 * MS);
+    let goodbye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("phone", &["a"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(goodbye));
+    world.run(100 * MS);
+    world.leave("phone");
+    world.run(SECOND);
+    world.call("a", request("t").to("phone")).unwrap();
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(2 * SECOND);
+    let tool = with!(RegisteredTool::default(), name = "t".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool]));
+    world.send("phone", &["a"], &Meta::new(), &offered);
+    world.run(100 * MS);
+    assert_eq!(world.session("a").tools().len(), 1, "it was taken for a plain one");
+    let other = Meta::new().with_text("bridge.instance", "4567").with_bool("bridge.heard", true);
+    world.send("phone", &["a"], &other, &configuration(&["tool_use", "tool_register", "tool_ack"]));
+    world.run(100 * MS);
+    assert_eq!(world.session("a").tools().len(), 1);
+}
+
 /// The assistant has forgotten the client between its answer and its Configuration.
 #[test]
 fn registration_that_is_due_again_is_sent_although_the_one_before_is_answered() {

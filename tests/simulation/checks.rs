@@ -39,6 +39,8 @@ impl World<'_> {
                     && !it.detached
                     && it.owners.contains(&owner)
                     && !self.ledger.runs_at(it.id.as_ref(), process) // the assistant runs it after no client claimed it
+                    // An app that has no such method yet has answered it, and the call waits to be made again.
+                    && (it.tool != Some(RequestedTool::OfApp) || it.behavior != Behavior::BadArguments)
             });
             let open = open.count();
             if open > OPEN && owner.as_str() != "observer" {

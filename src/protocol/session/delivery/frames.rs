@@ -198,8 +198,7 @@ impl Delivery {
         self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))
     }
 
-    /// Returns the requests to this peer whose last packet was not sent, with `refused` also those that it refused, in the order
-    /// of their stanzas.
+    /// Returns the requests whose last packet was not sent, with `refused` also those refused, in the order of their stanzas.
     pub(crate) fn requests_unsent(&self, to: &Identity, refused: bool) -> Vec<CallId> {
         let is_unsent = |frame: &Frame| frame.is_unsent || (refused && frame.must_wait);
         self.calls_to(to, |frame| is_unsent(frame) && matches!(frame.purpose, Purpose::Request(_)))

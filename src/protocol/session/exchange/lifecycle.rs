@@ -230,7 +230,10 @@ impl Exchange {
         self.end_shown(core, id);
         // Before the registration is forgotten, which says which tools are idempotent.
         self.outgoing.reassign_calls(core, id);
-        core.peers.forget_registration(&mut core.cx, id);
+        // What it registered in this join before its Configuration, which was late, is the new one's.
+        if !core.peers.get(id).is_some_and(|it| it.is_plain() && it.is_registered()) {
+            core.peers.forget_registration(&mut core.cx, id);
+        }
         self.incoming.stop_jobs_for(core, id);
         self.outgoing.forget_stops(core, id);
         let last = self.incoming.replace_instance(core, id);

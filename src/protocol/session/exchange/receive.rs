@@ -211,8 +211,7 @@ impl Exchange {
         if must_wait {
             return peers.wait(cx, delivery, id, received);
         }
-        // An older registration would bring back what a later one has replaced. Of other frames the stanza does not count: large
-        // ones are overtaken, and the lossy lane keeps no order.
+        // It would bring back an older state. Other frames may be overtaken.
         if peers.is_replaced(id, &received) {
             return cx.count(Counter::OutOfOrder);
         }
