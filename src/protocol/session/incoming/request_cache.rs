@@ -44,8 +44,9 @@ pub(super) struct RequestCache {
     answered: SortedSet<CallId>,
     /// The entries that may be dropped, by the time at which they must be.
     droppable: SortedSet<(Instant, CallId)>,
-    /// The same entries, by the stanza of their request. Requests in other forms have none, and are in the order of their answers.
-    oldest: SortedSet<(u32, u64, CallId)>,
+    /// The same entries, by the instance of their caller and the stanza of their request. Requests in other forms have none,
+    /// and are in the order of their answers.
+    oldest: SortedSet<(u32, u32, u64, CallId)>,
     /// The entries whose answers nothing acknowledges, by the time until which they are kept.
     kept: SortedSet<(Instant, CallId)>,
     /// The stanzas of answers that are kept no longer.
@@ -217,7 +218,7 @@ impl RequestCache {
         }
         while self.entries.len() >= limits.requests.table_entries {
             // The oldest is dropped. Any other would raise the floor above requests that may still arrive.
-            let (_, _, oldest) = self.oldest.first().cloned().ok_or(Full)?;
+            let (.., oldest) = self.oldest.first().cloned().ok_or(Full)?;
             self.forget(&oldest);
         }
         Ok(())
@@ -458,7 +459,7 @@ impl RequestCache {
         }
         entry.until = Some(until);
         self.droppable.insert((until, id.clone()));
-        self.oldest.insert((entry.stanza, entry.order, id.clone()));
+        self.oldest.insert((entry.instance, entry.stanza, entry.order, id.clone()));
     }
 
     /// Marks an entry as one that must be kept. Returns whether it was one that may be dropped.
@@ -466,7 +467,7 @@ impl RequestCache {
         let Some(entry) = self.entries.get_mut(id) else { return false };
         let Some(until) = entry.until.take() else { return false };
         self.droppable.remove(&(until, id.clone()));
-        self.oldest.remove(&(entry.stanza, entry.order, id.clone()));
+        self.oldest.remove(&(entry.instance, entry.stanza, entry.order, id.clone()));
         self.kept.remove(&(until, id.clone()));
         true
     }
@@ -572,6 +573,22 @@ mod tests {
             table.find(&CallId::known("b")).is_some() && !table.is_below_floor(Some(-2)),
             "the second may still come"
         );
+    }
+
+    #[test]
+    fn a_full_table_drops_the_requests_of_an_earlier_instance_first() {
+        let (mut table, now) = (RequestCache::default(), an_instant());
+        let limits = limits(|caps| caps.table_entries = 2);
+        for (stanza, id) in [(-9, "a"), (-2, "b")] {
+            table.begin(&request(id), Form::Frame, Some(stanza), KEEP, running(0));
+            table.answer(&CallId::known(id), answer(1));
+            table.acknowledged(now, &CallId::known(id));
+            if id == "a" {
+                table.next_instance(now);
+            }
+        }
+        assert_eq!(table.make_room(&limits), Ok(()));
+        assert!(table.find(&CallId::known("b")).is_some() && !table.is_below_floor(Some(-1)));
     }
 
     #[test]
