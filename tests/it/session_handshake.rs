@@ -258,6 +258,36 @@ fn configuration_of_a_peer_without_the_local_one_is_answered_at_once() {
     assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + 1);
 }
 
+/// A client that rejoins before it knows the assistant's key cannot prove that it is the same process.
+#[test]
+fn ended_call_is_stopped_at_a_process_that_acknowledges_its_request() {
+    let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let (_, frame) = world.sent("a", Kind::TOOL_USE_REQUEST).pop().unwrap();
+    let Ok(Message::ToolUseRequest(asked)) = frame.message() else { panic!("{frame:?}") };
+    world.leave("phone");
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_register", "tool_ack"]));
+    world.run(100 * MS);
+    assert_eq!(count(&world, "a", Kind::CONTROL_STOP), 0);
+    let it = with!(
+        Acknowledgement::default(),
+        acknowledged_stanza_id = frame.stanza_id(),
+        acknowledged_message_id = Some(asked.id.to_string()),
+        success = Some(true)
+    );
+    world.send("phone", &["a"], &Meta::new(), &Message::Acknowledgement(it));
+    world.run(100 * MS);
+    let stops = world.received("phone", Kind::CONTROL_STOP);
+    assert!(
+        matches!(&stops[..], [Message::ControlStop(stop)] if stop.target_id.as_deref() == Some(asked.id.as_str())),
+        "{stops:?}"
+    );
+}
+
 #[test]
 fn registration_before_a_late_configuration_is_kept_although_another_process_was_there_before() {
     let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);

@@ -237,8 +237,7 @@ fn placed(core: &mut Core, from: &Peer, item: HeldItem) -> Option<HeldItem> {
 /// Refuses a call of the server itself, which takes only the response.
 fn refuse_server(core: &mut Core, call: &RpcCall) {
     core.cx.complain(None, Counter::Unauthorized);
-    let limit = core.cx.config.caps.requests.calls_per_second;
-    if core.peers.server_requests.admits(core.cx.now, limit) {
+    if core.peers.server_requests.admits(core.cx.now, core.cx.config.caps.requests.calls_per_second) {
         let error = rpc::error(&ErrorCode::PERMISSION_DENIED, "the server itself may not call here", false);
         respond(core, call.caller.identity(), &call.key(), error);
     }

@@ -89,10 +89,12 @@ impl Outgoing {
         stanza: i32,
         named: Option<&str>,
     ) {
-        if let Some(call) =
-            self.settled.waiting_stop_of(owner, stanza).filter(|call| codec::may_mean(named, call))
-        {
-            self.stop_owner(core, &call);
+        let call = self.settled.waiting_stop_of(owner, stanza);
+        let Some(call) = call.filter(|call| codec::may_mean(named, call)) else { return };
+        self.stop_owner(core, &call);
+        // It has the request, although it has not proven that it is the process that was asked.
+        if self.settled.get(&call).is_some_and(|gone| *gone.stop() == Stop::Waiting) {
+            self.stop_replaced(core, owner, &call);
         }
     }
 
