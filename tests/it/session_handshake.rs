@@ -312,26 +312,6 @@ fn registration_before_a_late_configuration_is_kept_although_another_process_was
     assert_eq!(world.session("a").tools().len(), 1);
 }
 
-/// The assistant has forgotten the client between its answer and its Configuration.
-#[test]
-fn registration_that_is_due_again_is_sent_although_the_one_before_is_answered() {
-    let mut world = World::new();
-    world.client("phone", Config::default(), &["t"]);
-    let sid = world.sid();
-    world.play(&Participant::new("a", sid).role(Role::Assistant));
-    world.run(200 * MS);
-    world.send("a", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
-    world.run(100 * MS);
-    let unheard = shown().with_bool("bridge.heard", false);
-    world.send("a", &["phone"], &unheard, &configuration(&["tool_use", "tool_register"]));
-    let accepted = with!(ToolsRegisterAck::default(), success = true, tool_count = 1);
-    world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(accepted));
-    world.run(300 * MS);
-    assert_eq!(count(&world, "phone", Kind::TOOLS_REGISTER), 1);
-    world.run(SECOND);
-    assert_eq!(count(&world, "phone", Kind::TOOLS_REGISTER), 2);
-}
-
 #[test]
 fn waiting_request_is_sent_when_configurations_are_exchanged() {
     let mut world = World::new();

@@ -143,7 +143,6 @@ impl Peers {
             // An assistant that refuses the registration before the handshake may admit the client later. The
             // registration is then sent again.
             Registration::Sent(_) if !is_configured && !answer.success => *registration = Registration::Idle,
-            Registration::Sent(0) => {} // it answers the one before, which the assistant has forgotten
             Registration::Sent(_) => *registration = Registration::Answered,
             Registration::Idle if !answer.success => {} // the assistant states why it would accept none
             // The assistant had accepted the tools and no longer does.
@@ -151,9 +150,7 @@ impl Peers {
             // The registration was sent in an earlier join. The present join has no record of it.
             Registration::Idle | Registration::Answered => return cx.count(Counter::Duplicate),
         }
-        if *registration != Registration::Sent(0) {
-            cx.timers.cancel(&Timer::Register(id.clone()));
-        }
+        cx.timers.cancel(&Timer::Register(id.clone()));
         let refused = answer.error.filter(|_| !answer.success);
         let tools = usize::try_from(answer.tool_count).unwrap_or(0);
         let none = refused.clone().filter(|_| tools == 0 && !cx.local.tools.is_empty());
