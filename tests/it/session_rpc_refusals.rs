@@ -1,4 +1,4 @@
-//! What is forgotten of refused requests by RPC, and what is kept for callers that rejoin.
+//! A client remembers no request by RPC that it has refused, and goes on with the calls of a caller that rejoins.
 
 use super::*;
 

@@ -351,8 +351,10 @@ impl Outgoing {
         for call in core.delivery.requests_unsent(id, refused) {
             self.ask_again(core, &call);
         }
-        // Grants have no record in `Delivery`, because the claim is repeated until one arrives.
-        self.grants_again(core, id);
+        if !refused {
+            // Grants have no record in `Delivery`, because the claim is repeated until one arrives.
+            self.grants_again(core, id);
+        }
         self.send_waiting_stops(core, id);
         self.send_stops(core, id, false);
     }
