@@ -69,6 +69,8 @@ fn protocol_a17_repeated_frames_have_no_effect_whatever_their_stanza() {
     world.run(SECOND);
     assert_eq!(activity(&world), before);
     assert!(world.settled("a", open).is_none());
+    let ignored = ["a", "phone"].map(|end| world.count(end, "out_of_order"));
+    assert_eq!(ignored, [0, 0], "a later stanza replaces none of these frames");
     for end in ["a", "phone"] {
         assert_eq!(world.count(end, "malformed") + world.count(end, "not_permitted"), 0);
     }
