@@ -49,7 +49,7 @@ struct Stream {
 const COMPRESSED: u8 = 0xc1;
 
 /// Returns the frame in a packet, which may be compressed.
-fn frame_of(packet: &[u8]) -> Option<Frame> {
+pub(crate) fn frame_of(packet: &[u8]) -> Option<Frame> {
     #[cfg(feature = "deflate")]
     if let Some((&[COMPRESSED, ..], stream)) = packet.split_first_chunk::<5>() {
         let mut frame = Vec::new();

@@ -1,6 +1,6 @@
 //! Seeded simulation: real sessions on virtual time, in a room that delays, loses and forges packets.
 //!
-//! `cargo test` runs 1,000 seeds. To run more seeds, or to repeat one:
+//! `cargo test` runs 1,000 seeds, and compares what they do with `recorded.txt`. To run more seeds, or to repeat one:
 //!
 //! ```text
 //! cargo test --test simulation -- --seeds 1..100000 --jobs 2
@@ -10,6 +10,7 @@
 //! cargo test --test simulation -- --seed 17 --shrink
 //! cargo test --test simulation -- --seeds 1..1000 --all --with Refusals
 //! cargo test --test simulation -- --seeds 1..1000 --without Drained
+//! cargo test --test simulation -- --record
 //! ```
 
 #![allow(
@@ -42,6 +43,7 @@ mod joins;
 mod plain;
 mod random;
 mod reach;
+mod recorded;
 mod room;
 mod rpc;
 mod rules;
@@ -56,7 +58,10 @@ use std::{
     ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::Instant,
 };
@@ -66,12 +71,13 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use crate::{
     extras::Extra,
     reach::Reached,
+    recorded::{Digests, Recorded, SEEDS},
     rules::{Failure, Rule},
     schedule::Schedule,
 };
 
-/// The seeds that `cargo test` runs.
-const SEEDS: RangeInclusive<u64> = 1..=1_000;
+/// What these seeds do, as recorded.
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/recorded.txt");
 
 /// What these runs draw in addition. `--with` adds to it.
 const EXTRAS: &[Extra] = Extra::ALL;
@@ -97,7 +103,7 @@ impl Default for Options {
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    if args.iter().any(|arg| arg.starts_with("--seed")) {
+    if args.iter().any(|arg| arg.starts_with("--seed") || arg == "--record") {
         return match run_args(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(text) => {
@@ -106,20 +112,25 @@ fn main() -> ExitCode {
             }
         };
     }
-    let trial = Trial::test("a_thousand_seeds_break_no_rule", || {
-        let jobs = thread::available_parallelism().map_or(1, usize::from);
-        match run_all(SEEDS, jobs, &Options::default()) {
-            Ok(counted) if counted.calls < 5_000 => {
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    static RUNS: OnceLock<Result<Counted, String>> = OnceLock::new();
+    let runs =
+        move || RUNS.get_or_init(|| run_all(SEEDS, jobs, &Options::default())).as_ref().map_err(Failed::from);
+    let trials = vec![
+        Trial::test("a_thousand_seeds_break_no_rule", move || match runs()? {
+            counted if counted.calls < 5_000 => {
                 Err(Failed::from(format!("only {} calls were made", counted.calls)))
             }
-            Ok(counted) => {
+            counted => {
                 print!("{}", counted.reached);
-                reaches_all(&counted).map_err(Failed::from)
+                reaches_all(counted).map_err(Failed::from)
             }
-            Err(text) => Err(Failed::from(text)),
-        }
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+        }),
+        Trial::test("a_thousand_seeds_behave_as_recorded", move || {
+            runs()?.recorded.compare_with(RECORDED, "simulation").map_err(Failed::from)
+        }),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 /// Fails if the runs missed a situation. Fewer runs than `cargo test` makes are not checked.
@@ -139,6 +150,7 @@ struct Counted {
     starts: u64,
     steps: u64,
     reached: Reached,
+    recorded: Recorded,
 }
 
 fn run_args(args: &[String]) -> Result<(), String> {
@@ -163,9 +175,12 @@ fn run_args(args: &[String]) -> Result<(), String> {
     if let Some(seed) = after("--seed") {
         return one(number(seed)?, has("--trace"), has("--shrink"), options);
     }
+    let jobs = after("--jobs").map_or(Ok(1), number)?;
+    if has("--record") {
+        return run_all(SEEDS, jobs as usize, options)?.recorded.write(RECORDED);
+    }
     let seeds = after("--seeds").ok_or("--seeds FIRST..LAST")?;
     let (first, last) = seeds.split_once("..").ok_or("--seeds FIRST..LAST")?;
-    let jobs = after("--jobs").map_or(Ok(1), number)?;
     if has("--all") {
         return all(number(first)?..=number(last)?, options);
     }
@@ -185,7 +200,9 @@ fn run_args(args: &[String]) -> Result<(), String> {
         took.as_secs_f64(),
         counted.runs as f64 / took.as_secs_f64()
     );
-    reaches_all(&counted)
+    reaches_all(&counted)?;
+    let is_default = args.iter().all(|arg| arg != "--with" && arg != "--without");
+    if is_default { counted.recorded.compare_with(RECORDED, "simulation") } else { Ok(()) }
 }
 
 fn one(seed: u64, trace: bool, shrinks: bool, options: &Options) -> Result<(), String> {
@@ -244,6 +261,7 @@ fn run_caught(schedule: &Schedule, base: Instant) -> world::Outcome {
         starts: 0,
         steps: 0,
         reached: Reached::default(),
+        digests: Digests::default(),
     })
 }
 
@@ -271,6 +289,9 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize, options: &Options) -> Result
             counted.starts += outcome.starts as u64;
             counted.steps += outcome.steps;
             counted.reached.add(&outcome.reached);
+            if SEEDS.contains(&seed) {
+                counted.recorded.add(seed, outcome.digests);
+            }
         }
     };
     thread::scope(|scope| {
@@ -285,6 +306,7 @@ fn run_all(seeds: RangeInclusive<u64>, jobs: usize, options: &Options) -> Result
                     all.starts += counted.starts;
                     all.steps += counted.steps;
                     all.reached.add(&counted.reached);
+                    all.recorded.join(counted.recorded);
                 }
                 Ok(Err(text)) => first = first.or(Some(text)),
                 Err(_) => first = first.or_else(|| Some("a worker panicked".to_owned())),

@@ -13,9 +13,10 @@ use toolbridge::{
 };
 
 use crate::{
-    carry::Outbox,
+    carry::{Outbox, frame_of},
     plain::Plain,
     reach::{Reach, Reached},
+    recorded::{Digests, Observed, SEEDS},
     room::{Room, Scheduled, Us},
     rpc::App,
     rules::{Failure, Ledger, Rule, Verdict},
@@ -98,6 +99,7 @@ pub(crate) struct Outcome {
     pub(crate) starts: usize,
     pub(crate) steps: u64,
     pub(crate) reached: Reached,
+    pub(crate) digests: Digests,
 }
 
 /// All processes, and the room.
@@ -118,6 +120,7 @@ pub(crate) struct World<'a> {
     /// The id of the stream that was started last.
     pub(crate) last_stream: Arc<str>,
     steps: u64,
+    observed: Observed,
 }
 
 /// Runs a schedule to its end, or to the first broken rule.
@@ -186,6 +189,7 @@ impl<'a> World<'a> {
             last_instance: String::new(),
             last_stream: "none".into(),
             steps: 0,
+            observed: Observed::new(base, forgeries_delivered && SEEDS.contains(&schedule.seed)),
         }
     }
 
@@ -198,9 +202,10 @@ impl<'a> World<'a> {
         }
         let mut reached = std::mem::take(&mut self.ledger.reached);
         reached.add(&self.room.reached);
-        for process in &self.processes {
+        for (at, process) in self.processes.iter().enumerate() {
             if let Program::Bridge(session) = &process.program {
                 reached.count(session.stats());
+                self.observed.end(at, session);
             }
         }
         Outcome {
@@ -209,6 +214,7 @@ impl<'a> World<'a> {
             starts: self.ledger.starts.values().map(Vec::len).sum(),
             steps: self.steps,
             reached,
+            digests: self.observed.digests(),
         }
     }
 
@@ -341,6 +347,7 @@ impl<'a> World<'a> {
     }
 
     pub(crate) fn flush(&mut self, process: usize) {
+        let at = self.now();
         let (mut packets, mut reported, mut next) = (0, false, Vec::new());
         loop {
             let it = &mut self.processes[process];
@@ -351,6 +358,7 @@ impl<'a> World<'a> {
                 }
                 continue;
             };
+            self.observed.output(process, at, &output, frame_of);
             if it.closed {
                 let actor = it.actor;
                 return self.ledger.broken(
@@ -407,6 +415,9 @@ impl<'a> World<'a> {
         if packets > PACKETS_AT_ONCE {
             let text = format!("{} sends {packets} packets after one input", self.processes[process].actor);
             self.ledger.broken(Rule::Caps, text);
+        }
+        if let Program::Bridge(session) = &self.processes[process].program {
+            self.observed.state(process, at, session);
         }
         self.check_caps(process);
         self.check_doubles(process);

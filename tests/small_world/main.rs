@@ -1,7 +1,8 @@
 //! A small world, explored exhaustively and at random: a client, two assistants and a stranger. It checks rights,
 //! consent, outcomes, views and recovery at every step.
 //!
-//! `cargo test` explores all short schedules and walks 1,000 seeds. More, or one again:
+//! `cargo test` explores all short schedules and walks 1,000 seeds, and compares what these do with `recorded.txt`. More,
+//! or one again:
 //!
 //! ```text
 //! cargo test --test small_world -- --exhaust 5
@@ -12,6 +13,7 @@
 //! cargo test --test small_world -- --seeds 1..1000 --only Consent --only OneRun
 //! cargo test --test small_world -- --seeds 1..1000 --without Views
 //! cargo test --test small_world -- --table 1..1000 --avoid LosesRole --avoid Stranger
+//! cargo test --test small_world -- --record
 //! ```
 
 #![allow(
@@ -28,6 +30,8 @@ mod explore;
 #[allow(dead_code, reason = "the simulation uses all of it")]
 mod random;
 mod reach;
+#[path = "../simulation/recorded.rs"]
+mod recorded;
 mod rules;
 mod walk;
 mod world;
@@ -38,7 +42,7 @@ use std::{
     ops::RangeInclusive,
     process::ExitCode,
     sync::{
-        Mutex,
+        Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -50,11 +54,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use crate::{
     explore::{Explored, LONGEST, STARTS},
     reach::Reached,
+    recorded::{Recorded, SEEDS},
     rules::{Breach, Rule},
 };
 
-/// The seeds that `cargo test` walks.
-const SEEDS: RangeInclusive<u64> = 1..=1_000;
+/// What these seeds do, as recorded.
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/small_world/recorded.txt");
 
 /// The depth that `cargo test` explores.
 const SHALLOW: usize = 2;
@@ -64,7 +69,7 @@ const KNOWN: &[Breach] = &[];
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    let modes = ["--seed", "--seeds", "--exhaust", "--minutes", "--table"];
+    let modes = ["--seed", "--seeds", "--exhaust", "--minutes", "--table", "--record"];
     if args.iter().any(|arg| modes.contains(&arg.as_str())) {
         return match run_args(&args) {
             Ok(()) => ExitCode::SUCCESS,
@@ -75,16 +80,21 @@ fn main() -> ExitCode {
         };
     }
     let all = |_: &Rule| true;
+    static WALKED: OnceLock<Walked> = OnceLock::new();
+    let walked = || WALKED.get_or_init(|| walk_all(SEEDS, &[]));
     let trials = vec![
         Trial::test("short_schedules_break_no_rule", move || {
             let explored = exhaust(SHALLOW, LONGEST, &[], false);
             judge(broken_in(&explored, all)).map_err(Failed::from)
         }),
         Trial::test("a_thousand_walks_break_no_rule", move || {
-            let walked = walk_all(SEEDS, &[]);
+            let walked = walked();
             print!("{}", walked.reached);
             judge(walked.failures(all)).map_err(Failed::from)?;
             missing(&walked.reached, SEEDS).map_err(Failed::from)
+        }),
+        Trial::test("a_thousand_walks_behave_as_recorded", move || {
+            walked().recorded.compare_with(RECORDED, "small_world").map_err(Failed::from)
         }),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -116,6 +126,9 @@ fn run_args(args: &[String]) -> Result<(), String> {
         let (first, last) = text.split_once("..").ok_or("FIRST..LAST")?;
         Ok::<_, String>(number(first)?..=number(last)?)
     };
+    if has("--record") {
+        return walk_all(SEEDS, &[]).recorded.write(RECORDED);
+    }
     if let Some(seeds) = after("--table") {
         walk_all(range(seeds)?, &avoided).print_table(&avoided);
         return Ok(());
@@ -126,7 +139,12 @@ fn run_args(args: &[String]) -> Result<(), String> {
         print!("{}", walked.reached);
         println!("{} walks, {} steps, {:.1} s", walked.runs, walked.steps, began.elapsed().as_secs_f64());
         report(&walked.failures(wanted))?;
-        return missing(&walked.reached, seeds);
+        missing(&walked.reached, seeds)?;
+        return if avoided.is_empty() {
+            walked.recorded.compare_with(RECORDED, "small_world")
+        } else {
+            Ok(())
+        };
     }
     let minutes = after("--minutes").map(number).transpose()?;
     let depth = after("--exhaust").map(number).transpose()?.unwrap_or(99);
@@ -186,6 +204,7 @@ struct Walked {
     reached: Reached,
     /// The seeds that break a rule in this way.
     broken: BTreeMap<Breach, Vec<(u64, String)>>,
+    recorded: Recorded,
 }
 
 impl Walked {
@@ -232,6 +251,9 @@ fn walk_all(seeds: RangeInclusive<u64>, avoided: &[String]) -> Walked {
             all.runs += 1;
             all.steps += run.steps.len() as u64;
             all.reached.add(&run.reached);
+            if SEEDS.contains(&seed) {
+                all.recorded.add(seed, run.digests);
+            }
             for (breach, text) in run.broken {
                 all.broken.entry(breach).or_default().push((seed, text));
             }

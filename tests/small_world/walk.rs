@@ -9,6 +9,7 @@ use crate::{
     event::{Called, Event, Seat},
     random::Random,
     reach::Reached,
+    recorded::{Digests, SEEDS},
     rules::{Breach, Broken, Rule},
     world::World,
 };
@@ -19,6 +20,7 @@ pub(crate) struct Run {
     pub(crate) steps: Vec<Event>,
     pub(crate) broken: Broken,
     pub(crate) reached: Reached,
+    pub(crate) digests: Digests,
 }
 
 /// Runs the schedule of a seed: random steps, of those that are possible, and the end of all faults.
@@ -29,6 +31,9 @@ pub(crate) fn of_seed(seed: u64, base: Instant, avoided: &[String]) -> Run {
     let run = caught(&mut steps, |steps| {
         let mut random = Random::of(seed, &[1]);
         let mut world = World::new(base, seed, is_lossy(seed), false);
+        if SEEDS.contains(&seed) {
+            world.observe();
+        }
         let begins: &[Event] = match random.below(4) {
             0 => &[],
             1 => &[Event::Enters(Seat::A)],
@@ -108,10 +113,13 @@ pub(crate) fn of_steps(
 /// A panic breaks a rule.
 fn caught(steps: &mut Vec<Event>, run: impl FnOnce(&mut Vec<Event>) -> World) -> Run {
     match catch_unwind(AssertUnwindSafe(|| run(steps))) {
-        Ok(world) => Run { steps: steps.clone(), broken: world.broken, reached: world.reached },
+        Ok(mut world) => {
+            let digests = world.digests();
+            Run { steps: steps.clone(), broken: world.broken, reached: world.reached, digests }
+        }
         Err(_) => {
             let broken = [((Rule::Panic, "a panic"), "see above".to_owned())].into();
-            Run { steps: steps.clone(), broken, reached: Reached::default() }
+            Run { steps: steps.clone(), broken, ..Run::default() }
         }
     }
 }

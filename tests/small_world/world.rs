@@ -24,6 +24,7 @@ use toolbridge::{
 use crate::{
     event::{Called, Event, Seat, Token},
     reach::{Reach, Reached},
+    recorded::{Digests, Observed},
     rules::{Breach, Broken, Rule},
 };
 
@@ -162,6 +163,7 @@ pub(crate) struct World {
     pub(crate) reached: Reached,
     pub(crate) trace: bool,
     steps: u64,
+    observed: Observed,
 }
 
 macro_rules! say {
@@ -204,7 +206,24 @@ impl World {
             reached: Reached::default(),
             trace,
             steps: 0,
+            observed: Observed::new(base, false),
         }
+    }
+
+    /// Notes from here on what the sessions do.
+    pub(crate) fn observe(&mut self) {
+        self.observed = Observed::new(self.base, true);
+    }
+
+    /// Returns what the sessions have done.
+    pub(crate) fn digests(&mut self) -> Digests {
+        let mut observed = std::mem::replace(&mut self.observed, Observed::new(self.base, false));
+        for (at, program) in self.programs.iter().enumerate() {
+            if let Body::Session(session) = &program.body {
+                observed.end(at, session);
+            }
+        }
+        observed.digests()
     }
 
     fn breaks(&mut self, breach: Breach, text: String) {
@@ -845,6 +864,9 @@ impl World {
         let Body::Session(session) = &mut self.programs[program].body else { return None };
         let result = act(session, now);
         self.flush(program);
+        if let Body::Session(session) = &self.programs[program].body {
+            self.observed.state(program, now, session);
+        }
         Some(result)
     }
 
@@ -852,6 +874,7 @@ impl World {
         loop {
             let Body::Session(session) = &mut self.programs[program].body else { return };
             let Some(output) = session.poll_output() else { return };
+            self.observed.output(program, self.now, &output, |packet| Frame::decode(packet.to_vec()).ok());
             match output {
                 Output::Transmit(packet) => self.transmits(program, &packet),
                 Output::Execute(job) => self.executes(program, &job),

@@ -49,6 +49,8 @@ mod plain;
 mod random;
 #[path = "../../../../tests/simulation/reach.rs"]
 mod reach;
+#[path = "../../../../tests/simulation/recorded.rs"]
+mod recorded;
 #[path = "../../../../tests/simulation/room.rs"]
 mod room;
 #[path = "../../../../tests/simulation/rpc.rs"]
