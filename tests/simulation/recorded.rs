@@ -6,9 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::{self, Write as _},
+    fmt::Write as _,
     fs,
     ops::RangeInclusive,
+    path::Path,
     time::Instant,
 };
 
@@ -16,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use toolbridge::{
     frame::Frame,
     session::{Output, Session},
-    transport::Form,
+    transport::{Form, RpcMessage},
 };
 
 /// The seeds that `cargo test` runs and compares.
@@ -59,7 +60,16 @@ impl Observed {
         let at = self.since(now);
         let text = match output {
             Output::Transmit(packet) => {
+                // What `Debug` shows of them leaves out payloads and texts.
                 let form = match &packet.form {
+                    Form::Rpc(RpcMessage::Request(it)) => format!("{it:?} {:02x?}", it.payload),
+                    Form::Rpc(RpcMessage::Response(it)) => match &it.outcome {
+                        Ok(payload) => format!("{} {payload:02x?}", it.id),
+                        Err(error) => format!("{} {} {} {}", it.id, error.code, error.message, error.data),
+                    },
+                    Form::Text(it) => {
+                        format!("{:?} {} {:?} {}", it.attributes, it.length, it.compression, it.inline)
+                    }
                     Form::Data => String::new(),
                     other => format!("{other:?}"),
                 };
@@ -79,12 +89,20 @@ impl Observed {
             Output::Execute(it) => {
                 let deadline = self.since(it.deadline);
                 let who = (it.key, &it.call, &it.caller, &it.tool, it.limit);
-                format!("execute {who:?} {deadline} {:?} {:?}", it.arguments, it.meta)
+                format!("execute {who:?} {deadline} {:?} {:?}", it.arguments.as_bytes(), it.meta.as_bytes())
             }
             Output::Ask(it) => {
                 let until = self.since(it.until);
-                format!("ask {:?} {until} {:?}", (it.key, &it.call, &it.caller, it.tool.name()), it.arguments)
+                format!(
+                    "ask {:?} {until} {:?}",
+                    (it.key, &it.call, &it.caller, it.tool.name()),
+                    it.arguments.as_bytes()
+                )
             }
+            Output::Settled { key, result: Ok(value) } => {
+                format!("settled {key:?} {:02x?}", value.as_bytes())
+            }
+            Output::Settled { key, result: Err(error) } => format!("settled {key:?} {error:?} {error}"),
             Output::Select(it) => format!("select {:?} {:?} {:?}", it.key, it.tool, it.candidates),
             Output::Event(event) => format!("event {event:?}"),
             other => format!("{other:?}"),
@@ -96,6 +114,14 @@ impl Observed {
         };
         self.count(name);
         self.outputs.update(format!("{at} {process} {text}\n"));
+    }
+
+    /// Notes what an application was told in answer to a command.
+    #[allow(dead_code, reason = "the simulation has rules for them")]
+    pub(crate) fn note(&mut self, text: &str) {
+        if self.is_noted {
+            self.outputs.update(text);
+        }
     }
 
     /// Notes what an application can ask a session for, and when it wants to be called.
@@ -199,36 +225,48 @@ impl Recorded {
         }
     }
 
-    /// Reads what `Display` writes.
-    fn parse(text: &str) -> Self {
+    /// Reads what `write` has written: the totals, and the digests in a file beside it.
+    fn read(file: &Path) -> Result<Self, String> {
+        let text =
+            |file: &Path| fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()));
         let mut it = Self::default();
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            match line.split_once('\t') {
-                Some((name, times)) => {
-                    it.totals.insert(name.to_owned(), times.parse().unwrap_or_default());
-                }
-                None => {
-                    let mut words = line.split(' ').map(str::to_owned);
-                    let (Some(seed), Some(a), Some(b), Some(c)) =
-                        (words.next(), words.next(), words.next(), words.next())
-                    else {
-                        continue;
-                    };
-                    it.seeds.insert(seed.parse().unwrap_or_default(), [a, b, c]);
-                }
-            }
+        for (name, times) in text(file)?.lines().filter_map(|line| line.split_once('\t')) {
+            it.totals.insert(name.to_owned(), times.parse().unwrap_or_default());
         }
-        it
+        for line in text(&file.with_extension("seeds"))?.lines() {
+            let mut words = line.split(' ');
+            let seed = words.next().and_then(|seed| seed.parse().ok()).unwrap_or_default();
+            it.seeds.insert(seed, KINDS.map(|_| words.next().unwrap_or_default().to_owned()));
+        }
+        Ok(it)
     }
 
+    /// Returns how often something happened in all runs.
+    #[allow(dead_code, reason = "the simulation counts by itself")]
+    pub(crate) fn total(&self, name: &str) -> u64 {
+        self.totals.get(name).copied().unwrap_or_default()
+    }
+
+    /// Writes the totals into this file, and the digests into another beside it.
     pub(crate) fn write(&self, file: &str) -> Result<(), String> {
-        fs::write(file, self.to_string()).map_err(|error| format!("{file}: {error}"))
+        let file = Path::new(file);
+        let mut text = "# What sessions do in these runs. scripts/simulate --record writes it.\n".to_owned();
+        for (name, times) in &self.totals {
+            let _ = writeln!(text, "{name}\t{times}");
+        }
+        let mut seeds = String::new();
+        for (seed, of_kinds) in &self.seeds {
+            let _ = writeln!(seeds, "{seed} {}", of_kinds.join(" "));
+        }
+        let write =
+            |file: &Path, text| fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()));
+        write(file, text)?;
+        write(&file.with_extension("seeds"), seeds)
     }
 
     /// Compares the seeds that a file has, too. `test` is the name of the test that runs them.
     pub(crate) fn compare_with(&self, file: &str, test: &str) -> Result<(), String> {
-        let before = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-        self.compare(&Self::parse(&before), test)
+        self.compare(&Self::read(Path::new(file))?, test)
     }
 
     fn compare(&self, before: &Self, test: &str) -> Result<(), String> {
@@ -261,22 +299,5 @@ impl Recorded {
              if it is meant, record it with: scripts/simulate --record"
         );
         Err(text)
-    }
-}
-
-impl fmt::Display for Recorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "# What sessions do in these runs. A change of behavior changes this file: scripts/simulate --record"
-        )?;
-        for (name, times) in &self.totals {
-            writeln!(f, "{name}\t{times}")?;
-        }
-        writeln!(f, "# seed, digests of {}", KINDS.join(", "))?;
-        for (seed, of_kinds) in &self.seeds {
-            writeln!(f, "{seed} {}", of_kinds.join(" "))?;
-        }
-        Ok(())
     }
 }

@@ -8,11 +8,14 @@ use crate::clock::{Instant, later};
 /// How long frames are sent twice after the first sign of a loss.
 const HOLD: Duration = Duration::from_secs(10);
 
+/// By how much that time grows if losses go on. Between two such times some frames are late, so they should be few.
+const GROWTH: u32 = 4;
+
 /// The longest time for which they are sent twice after a sign.
 const LONGEST_HOLD: Duration = Duration::from_secs(160);
 
 /// After how many frames that were sent once and answered in time a loss is a single one. Before that at least one of 100
-/// is lost, and frames are sent twice for twice as long as the last time.
+/// is lost, and frames are sent twice for [`GROWTH`] times as long as the last time.
 const CALM: u32 = 100;
 
 /// The conclusion from the answer to a frame.
@@ -63,7 +66,7 @@ impl Loss {
         // and make the next one longer.
         let goes_on = self.until.is_some() && self.calm < CALM;
         if !self.is_recent(now) {
-            self.hold = if goes_on { (self.hold * 2).min(LONGEST_HOLD) } else { HOLD };
+            self.hold = if goes_on { (self.hold * GROWTH).min(LONGEST_HOLD) } else { HOLD };
         }
         self.until = Some(later(now, self.hold));
         self.calm = 0;
@@ -125,6 +128,6 @@ mod tests {
             (now - began).as_secs()
         };
         let holds: Vec<_> = [200, 99, 0, 50, 50, 50, 100, 99].map(&mut next_after).to_vec();
-        assert_eq!(holds, [10, 20, 40, 80, 160, 160, 10, 20]);
+        assert_eq!(holds, [10, 40, 160, 160, 160, 160, 10, 40]);
     }
 }

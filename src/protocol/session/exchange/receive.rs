@@ -175,13 +175,11 @@ impl Exchange {
                 SendFailure::TooLarge { size, limit } => {
                     return self.incoming.replace_result(core, &to, &call, too_large(*size, *limit));
                 }
-                SendFailure::Interrupted => self.incoming.result_unsent(&to, &call),
-                _ => {
-                    self.incoming.result_unsent(&to, &call);
-                    self.incoming.release_window(core, &to, stanza);
-                }
+                _ => self.incoming.result_unsent(&to, &call),
             },
         }
+        // It is not in flight. If it is sent again, that is under another stanza or without being waited for.
+        self.incoming.release_window(core, &to, stanza);
         // The transport may accept it later. Without permission it waits until other participants receive packets
         // again.
         if matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_)) {
