@@ -393,6 +393,41 @@ fn acknowledgement_of_another_call_frees_no_place_in_the_window_of_results() {
     assert_eq!(world.count("phone", "retransmitted"), 3);
 }
 
+/// Its record ends, and it is sent under another stanza, so no acknowledgement would free its place.
+#[test]
+fn interrupted_result_leaves_the_window() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.frames.retransmit_frames = 1;
+    world.assistant("a", Config::default());
+    world.client("phone", config, &["t"]);
+    world.run(SECOND);
+    let keys = [(); 3].map(|()| world.call("a", request("t")).unwrap());
+    world.run(SECOND);
+    world.ends.get_mut("a").unwrap().here = false;
+    for _ in keys {
+        world.finish("phone", Ok(value(1)));
+    }
+    world.run(50 * MS);
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::TOOL_USE_RESULT => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.notes = Some(Vec::new());
+    world.rejoin("a");
+    world.run(50 * MS);
+    assert_eq!(world.count("phone", "retransmitted"), 1);
+    let packet = sent_packet(&world, "phone", Kind::TOOL_USE_RESULT);
+    world.fate = None;
+    world.with("phone", |session, now| {
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Reconnecting));
+        session.handle_send_failed(now, packet, SendFailure::Interrupted);
+        session.handle_event(now, TransportEvent::ConnectionState(ConnectionState::Connected));
+    });
+    world.run(SECOND);
+    assert!(keys.iter().all(|key| world.settled("a", *key).is_some_and(Result::is_ok)));
+}
+
 /// Sends acknowledgements of the first stanzas, which name a call that the receiver does not know.
 fn acknowledge_another_call(world: &mut World, from: &str, to: &str) {
     for stanza in 1..=80 {

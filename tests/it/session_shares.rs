@@ -284,6 +284,36 @@ fn with_played_client() -> World {
     world
 }
 
+/// What is refused for the first time does not take along what has been refused often.
+#[test]
+fn each_refused_stream_waits_for_its_own_time() {
+    let mut world = with_played_client();
+    let show = |world: &mut World, view: &str| {
+        let content = Value::from(serde_json::json!({"text": "x".repeat(40_000)}));
+        world.with("a", |session, now| session.show_view(now, view, content, None)).unwrap().unwrap();
+        world.run(100 * MS);
+        streams_to(world, "phone").pop().unwrap()
+    };
+    let refuse = |world: &mut World, stream: &str, wait| {
+        world.send("phone", &["a"], &Meta::new(), &no_room(stream));
+        world.run(wait);
+        streams_to(world, "phone").pop().unwrap()
+    };
+    let mut often = show(&mut world, "often");
+    for _ in 0..4 {
+        often = refuse(&mut world, &often, 3 * SECOND);
+    }
+    refuse(&mut world, &often, 500 * MS); // for the fifth time, so it waits for 4 s
+    let first = show(&mut world, "first");
+    let before = streams_to(&world, "phone").len();
+    refuse(&mut world, &first, 500 * MS);
+    assert_eq!(streams_to(&world, "phone").len(), before + 1, "the first refusal's");
+    world.run(2 * SECOND);
+    assert_eq!(streams_to(&world, "phone").len(), before + 1, "the fifth refusal's waits");
+    world.run(2 * SECOND);
+    assert_eq!(streams_to(&world, "phone").len(), before + 2);
+}
+
 /// Refuses each of eight streams to the played client, and waits 9 s each time.
 fn refuse_eight(world: &mut World) {
     for turns in 1..=8 {

@@ -85,8 +85,9 @@ impl Exchange {
                 delivery.send_waiting(cx, Some(&id));
                 views.send_due_to(core, &id);
                 incoming.send_refused(core, &id);
-                outgoing.send_unsent(core, &id, true);
+                outgoing.send_unsent(core, &id, false);
             }
+            Timer::Refused(id, packet) => self.send_refused(core, &id, packet),
             Timer::Lane(id) => delivery.to(cx, peers, &id).due(),
             Timer::Permitted => self.send_all_unsent(core),
             Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),

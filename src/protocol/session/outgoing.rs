@@ -346,12 +346,12 @@ impl Outgoing {
         self.settled.stop_not_sent(call, stanza);
     }
 
-    /// Sends a peer the frames whose last packet was not sent, with `refused` also the requests that it had no room for.
-    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity, refused: bool) {
-        for call in core.delivery.requests_unsent(id, refused) {
+    /// Sends a peer the frames whose last packet was not sent.
+    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity, grants: bool) {
+        for call in core.delivery.requests_unsent(id) {
             self.ask_again(core, &call);
         }
-        if !refused {
+        if grants {
             // Grants have no record in `Delivery`, because the claim is repeated until one arrives.
             self.grants_again(core, id);
         }

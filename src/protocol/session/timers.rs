@@ -55,8 +55,10 @@ pub(super) enum Timer {
     Complaints,
     /// Check for byte streams that have stalled or take too long.
     Streams,
-    /// Send frames again that the driver, the transport or this peer had no room for.
+    /// Send frames again that the driver or the transport had no room for.
     Queue(Identity),
+    /// Send the frame of this packet again, whose stream this peer has refused.
+    Refused(Identity, u64),
     /// Send again what was refused for lack of a permission, which is back.
     Permitted,
     /// Send a due packet to this peer on the fast lane.

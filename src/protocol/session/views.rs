@@ -155,13 +155,19 @@ impl Views {
         }
         for ends in [true, false] {
             for view in self.shown.iter_mut().filter(|view| view.has_ended() == ends) {
-                let again = match view.clients.get(id) {
-                    Some(Progress::Due) => None,
-                    Some(Progress::Sent(it)) if core.delivery.is_refused(id, *it) => Some(*it),
-                    _ => continue,
-                };
-                let progress = post(core, id, &view.latest, again);
-                view.clients.insert(id.clone(), progress);
+                if let Some(progress @ Progress::Due) = view.clients.get_mut(id) {
+                    *progress = post(core, id, &view.latest, None);
+                }
+            }
+        }
+    }
+
+    /// Sends the state again whose stream a client has refused, as it is now.
+    pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity, stanza: i32) {
+        let is_it = |it: &&mut Progress| **it == Progress::Sent(stanza);
+        for View { latest, clients, .. } in &mut self.shown {
+            if let Some(progress) = clients.get_mut(id).filter(is_it) {
+                *progress = post(core, id, latest, Some(stanza));
             }
         }
     }

@@ -42,8 +42,6 @@ struct Frame {
     is_fast: bool,
     /// How often its peer refused its stream.
     refusals: u32,
-    /// Whether its peer refused it, so that it is sent again later.
-    must_wait: bool,
     /// Whether its last packet was not sent, so that it must be sent again.
     is_unsent: bool,
 }
@@ -97,11 +95,10 @@ impl Frames {
             frame.packet = packet;
             frame.is_fast = is_fast;
             frame.left += 1;
-            (frame.must_wait, frame.is_unsent) = (false, false);
+            frame.is_unsent = false;
             return;
         }
-        let frame =
-            Frame { purpose, packet, left: 1, is_fast, refusals: 0, must_wait: false, is_unsent: false };
+        let frame = Frame { purpose, packet, left: 1, is_fast, refusals: 0, is_unsent: false };
         frames.insert(stanza.unsigned_abs(), frame);
     }
 
@@ -188,20 +185,14 @@ impl Delivery {
         self.frames.frame(to, stanza).is_some_and(|frame| frame.is_unsent)
     }
 
-    /// Returns whether this peer refused a frame, which it is sent again.
-    pub(crate) fn is_refused(&self, by: &Identity, stanza: i32) -> bool {
-        self.frames.frame(by, stanza).is_some_and(|frame| frame.must_wait)
-    }
-
     /// Returns whether a frame was sent as a large packet, which may still be in transit.
     pub(crate) fn is_large(&self, to: &Identity, stanza: i32) -> bool {
         self.frames.frame(to, stanza).is_some_and(|frame| self.is_large_to(frame.packet, to))
     }
 
-    /// Returns the requests whose last packet was not sent, with `refused` also those refused, in the order of their stanzas.
-    pub(crate) fn requests_unsent(&self, to: &Identity, refused: bool) -> Vec<CallId> {
-        let is_unsent = |frame: &Frame| frame.is_unsent || (refused && frame.must_wait);
-        self.calls_to(to, |frame| is_unsent(frame) && matches!(frame.purpose, Purpose::Request(_)))
+    /// Returns the requests whose last packet was not sent, in the order of their stanzas.
+    pub(crate) fn requests_unsent(&self, to: &Identity) -> Vec<CallId> {
+        self.calls_to(to, |frame| frame.is_unsent && matches!(frame.purpose, Purpose::Request(_)))
     }
 
     /// Returns the calls of the claims to this peer whose last packet was not sent, in the order of their stanzas.
@@ -262,14 +253,19 @@ impl Delivery {
         Some(NotSent { to, stanza, purpose, was_never_sent })
     }
 
-    /// Handles a peer's refusal of the stream in this packet. Returns the frame's purpose and the
-    /// number of refusals. A request is sent again unless the limit is reached.
-    pub(crate) fn refused(&mut self, by: &Identity, packet: u64) -> Option<(Purpose, u32)> {
-        let (to, stanza) = self.frames.by_packet.get(&packet).filter(|(to, _)| to == by)?.clone();
-        let frame = self.frames.frame_mut(&to, stanza)?;
-        frame.refusals = frame.refusals.saturating_add(1);
-        frame.must_wait = frame.refusals < MAX_REFUSALS;
-        Some((frame.purpose.clone(), frame.refusals))
+    /// Returns stanza and purpose of the frame to this peer whose last packet this is.
+    pub(crate) fn frame_in(&self, packet: u64, to: &Identity) -> Option<(i32, Purpose)> {
+        let (_, stanza) = self.frames.by_packet.get(&packet).filter(|(peer, _)| peer == to)?;
+        Some((*stanza, self.frames.frame(to, *stanza)?.purpose.clone()))
+    }
+
+    /// Counts a peer's refusal of a frame's stream. Returns the number of refusals.
+    pub(crate) fn count_refusal(&mut self, by: &Identity, stanza: i32) -> u32 {
+        let frame = self.frames.frame_mut(by, stanza);
+        frame.map_or(MAX_REFUSALS, |frame| {
+            frame.refusals = frame.refusals.saturating_add(1);
+            frame.refusals
+        })
     }
 
     fn calls_to(&self, to: &Identity, which: impl Fn(&Frame) -> bool) -> Vec<CallId> {

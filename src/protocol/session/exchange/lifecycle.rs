@@ -400,7 +400,7 @@ impl Exchange {
             let is_called = |remote: &Remote| remote.is_reachable() || remote.reach(&core.cx).is_some();
             if core.peers.get(&id).is_some_and(is_called) {
                 self.incoming.claims_again(core, &id);
-                self.outgoing.send_unsent(core, &id, false);
+                self.outgoing.send_unsent(core, &id, true);
                 self.views.send_due_to(core, &id);
             }
         }

@@ -21,6 +21,7 @@ use crate::{
             timers::Timer,
         },
     },
+    tool::{ErrorCode, ToolError},
     transport::{Identity, Lane, Peer, StreamPart},
 };
 
@@ -411,17 +412,32 @@ impl Exchange {
             return true; // it was sent again since, or is no longer needed
         }
         delivery.withdraw(packet);
-        let times = match delivery.refused(id, packet) {
-            Some((Purpose::Result(call), _)) => self.incoming.result_refused(core, id, &call),
-            Some((Purpose::Request(_) | Purpose::View, times)) => Some(times).filter(|it| *it < MAX_REFUSALS),
-            _ => None,
-        };
-        // Otherwise the frame is not kept, or its call ends by its own deadline.
-        let Some(times) = times else { return true };
-        let wait = wait_after_refusals(times);
-        tracing::debug!(peer = %id, packet, times, ?wait, "the peer has refused a stream");
-        core.cx.set_timer(Timer::Queue(id.clone()), wait);
+        let Some((stanza, purpose)) = delivery.frame_in(packet, id) else { return true };
+        let times = delivery.count_refusal(id, stanza);
+        tracing::debug!(peer = %id, packet, times, "the peer has refused a stream");
+        match purpose {
+            Purpose::Result(call) if times >= MAX_REFUSALS => {
+                let text = format!("the caller refused the result {times} times");
+                let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
+                self.incoming.replace_result(core, id, &call, error);
+            }
+            Purpose::Result(_) | Purpose::Request(_) | Purpose::View if times < MAX_REFUSALS => {
+                core.cx.set_timer(Timer::Refused(id.clone(), packet), wait_after_refusals(times));
+                self.incoming.release_window(core, id, stanza);
+            }
+            _ => {} // it is not kept, or its call ends by its own deadline
+        }
         true
+    }
+
+    /// Sends a frame again whose stream its peer has refused, unless it was sent since or is no longer needed.
+    pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity, packet: u64) {
+        match core.delivery.frame_in(packet, id) {
+            Some((_, Purpose::Result(call))) => drop(self.incoming.send_result(core, id, &call)),
+            Some((_, Purpose::Request(call))) => drop(self.outgoing.ask_again(core, &call)),
+            Some((stanza, Purpose::View)) => self.views.send_refused(core, id, stanza),
+            _ => {}
+        }
     }
 }
 

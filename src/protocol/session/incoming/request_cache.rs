@@ -110,8 +110,6 @@ pub(super) struct UnacknowledgedResult {
     order: u64,
     /// The stanza under which the answer was sent; `None` while it waits for the caller to be reachable.
     pub(super) sent: Option<i32>,
-    /// How often the caller refused its stream.
-    refusals: u32,
     /// Whether the answer must state that the tool had started, although its code otherwise proves that it had not.
     /// Progress is not retransmitted, so the answer states it.
     pub(super) states_start: bool,
@@ -119,7 +117,7 @@ pub(super) struct UnacknowledgedResult {
 
 impl UnacknowledgedResult {
     pub(super) fn new(message: Message, size: usize, states_start: bool) -> Self {
-        Self { message, size, order: 0, sent: None, refusals: 0, states_start }
+        Self { message, size, order: 0, sent: None, states_start }
     }
 }
 
@@ -322,13 +320,6 @@ impl RequestCache {
             RequestState::Answered(answer) => Some(answer),
             _ => None,
         }
-    }
-
-    /// Counts a refusal of this answer's stream. Returns the number of its refusals.
-    pub(super) fn count_refusal(&mut self, id: &CallId) -> u32 {
-        let Some(answer) = self.answer_of(id) else { return 0 };
-        answer.refusals = answer.refusals.saturating_add(1);
-        answer.refusals
     }
 
     /// Returns the calls whose answers have never been sent, in the order of the answers.

@@ -8,7 +8,7 @@ use crate::{
         frame::{Acknowledgement, Message, Meta},
         session::{
             codec,
-            delivery::{MAX_REFUSALS, Sent, Unfit},
+            delivery::{Sent, Unfit},
             recipients::Feature,
         },
     },
@@ -112,30 +112,6 @@ impl Incoming {
         }
     }
 
-    /// Handles the caller's refusal of the stream with a result. Returns the number of refusals, unless the result was
-    /// dropped.
-    pub(crate) fn result_refused(
-        &mut self,
-        core: &mut Core,
-        caller: &Identity,
-        call: &CallId,
-    ) -> Option<u32> {
-        let times = self.caches.get_mut(caller)?.count_refusal(call);
-        if times >= MAX_REFUSALS {
-            let text = format!("the caller refused the result {times} times");
-            let error = ToolError::new(ErrorCode::RESULT_TOO_LARGE, text);
-            self.replace_result(core, caller, call, error);
-            return None;
-        }
-        let sent = self.caches.get_mut(caller).and_then(|cache| cache.unsent(call));
-        if let Some(stanza) = sent
-            && core.delivery.forget_frame(caller, stanza)
-        {
-            self.retransmit(core, caller);
-        }
-        Some(times)
-    }
-
     /// Handles the timer of a caller's remembered requests.
     pub(crate) fn expire(&mut self, core: &mut Core, caller: &Identity) {
         let Some(cache) = self.caches.get_mut(caller) else { return };
@@ -212,7 +188,7 @@ impl Incoming {
     }
 
     /// Sends a result. If it was sent before, the stanza stays the same. An acknowledged result is not sent.
-    fn send_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) -> Option<Sent> {
+    pub(crate) fn send_result(&mut self, core: &mut Core, caller: &Identity, call: &CallId) -> Option<Sent> {
         let cache = self.caches.get_mut(caller)?;
         let form = cache.find(call)?.form.clone();
         let remote = core.peers.get(caller).filter(|remote| form.reaches(core, caller, remote))?;
