@@ -1222,3 +1222,22 @@ fn repeated_answer_of_an_owner_that_declined_is_a_duplicate() {
     assert_eq!((ran(&world), world.count("a", "duplicate")), (vec!["a"], 1));
     assert_eq!(world.count("a", "not_permitted"), 0);
 }
+
+/// The answer may be on its way, and the assistant may return.
+#[test]
+fn assistant_that_has_left_stays_bound_while_a_claim_waits_for_its_answer() {
+    let mut world = home(&["phone"]);
+    world.assistant("b", Config::default());
+    world.run(SECOND);
+    world.fate = Some(Box::new(|to, _, frame| match (to, frame.kind()) {
+        ("phone", Kind::ACKNOWLEDGEMENT) => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    world.call("a", request("lookup")).unwrap();
+    world.run(100 * MS);
+    world.leave("a");
+    world.run(3 * SECOND);
+    assert_eq!(world.session("phone").bound(), Some(&Identity::from("a")));
+    world.run(4 * SECOND);
+    assert_eq!(world.session("phone").bound(), Some(&Identity::from("b")));
+}

@@ -297,3 +297,15 @@ fn last_record_of_an_id_that_was_used_again_is_found() {
     assert_eq!(world.executed.len(), 2, "the first was forgotten");
     assert!(world.session("phone").record(&"1".parse().unwrap()).is_some());
 }
+
+/// No rule of the tool says that its calls go on.
+#[test]
+fn stop_without_a_target_stops_the_call_of_a_tool_that_was_withdrawn() {
+    let mut world = played_assistant(Config::default());
+    say(&mut world, -2, &Message::ToolUseRequest(plain_request("1", "t")));
+    world.run(SECOND);
+    world.with("phone", |session, now| session.offer(now, Vec::new())).unwrap().unwrap();
+    say(&mut world, -3, &Message::ControlStop(ControlStop::default()));
+    world.run(SECOND);
+    assert_eq!(world.ends["phone"].aborted.len(), 1);
+}

@@ -220,6 +220,13 @@ fn turns_and_late_results_are_bounded() {
     assert_eq!(kept, [value(2), value(3), value(4)], "the oldest records are dropped");
     assert_eq!(world.count("a", "late_dropped"), 2);
 
+    let next = turn(&mut world);
+    world.call("a", request("report").turn(next)).unwrap();
+    barge_in(&mut world, next);
+    world.finish("a", Ok(Value::encode(&"x".repeat(90)).unwrap()));
+    let late = world.with("a", |session, _| session.late_results()).unwrap();
+    assert_eq!(late.len(), 1, "those that were taken leave room");
+
     let second = turn(&mut world);
     world.call("a", request("report").turn(second)).unwrap();
     barge_in(&mut world, second);

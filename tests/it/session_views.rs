@@ -562,3 +562,17 @@ fn process_that_replaces_another_one_is_not_sent_the_end_of_a_view_that_it_has_n
     world.run(2 * SECOND);
     assert_eq!(seen(&world, "phone"), []);
 }
+
+/// Its last state was acknowledged, and the end is held back, because the state before was sent a moment ago.
+#[test]
+fn client_that_returns_just_before_the_end_of_a_view_is_sent_learns_of_it() {
+    let mut world = room();
+    show(&mut world, "timer", json!(1)).unwrap();
+    world.run(60 * MS);
+    show(&mut world, "timer", json!(null)).unwrap();
+    world.rejoin("phone");
+    world.run(35 * MS); // it has registered, and less than 0.1 s has passed since the first state
+    assert_eq!(seen(&world, "phone").len(), 1);
+    world.run(SECOND);
+    assert_eq!(seen(&world, "phone").last(), Some(&state("timer", json!(null))));
+}

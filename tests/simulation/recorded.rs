@@ -81,8 +81,12 @@ impl Observed {
                     other => format!("{other:?}").split(['(', ' ']).take(2).collect::<Vec<_>>().join(" "),
                 };
                 self.count(format!("packet: {lane:?} {kind}"));
-                let line =
-                    format!("{at} {process} {:?} {lane:?} {} {form}", packet.to, packet.stream.is_some());
+                let line = format!(
+                    "{at} {process} {:?} {lane:?} {} {} {form}",
+                    packet.to,
+                    packet.stream.is_some(),
+                    packet.overtakes
+                );
                 self.packets.update(line);
                 return self.packets.update(&packet.payload);
             }

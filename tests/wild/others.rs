@@ -125,7 +125,7 @@ pub(crate) fn frame(random: &mut Random, seen: &Seen, from: &Peer, is_plain: boo
     }
     let tool = random.pick(&NAMES);
     let room = random.pick(&["room", "room", "room", "another"]);
-    let (kind, body) = match random.below(if is_plain { 8 } else { 14 }) {
+    let (kind, body) = match random.below(if is_plain { 12 } else { 16 }) {
         0..3 => {
             let execution = random.pick(&["client", "client", "server", "either", "nobody"]);
             let limit = random.pick(&[0, 900, 60_000, -5]);
@@ -146,10 +146,10 @@ pub(crate) fn frame(random: &mut Random, seen: &Seen, from: &Peer, is_plain: boo
             (Kind::ACKNOWLEDGEMENT, body)
         }
         6 => {
-            let target = random.percent(70).then_some(id);
+            let target = random.percent(50).then_some(id);
             (Kind::CONTROL_STOP, json!({"conversationId": room, "targetId": target}))
         }
-        7 | 8 => {
+        7 => {
             let all = [
                 "tool_use",
                 "tool_register",
@@ -164,21 +164,23 @@ pub(crate) fn frame(random: &mut Random, seen: &Seen, from: &Peer, is_plain: boo
             let listed = if is_plain { 1 } else { random.below(10) as usize };
             (Kind::CONFIGURATION, json!({"conversationId": room, "features": all[..listed]}))
         }
-        9 => {
+        8 => (Kind::HEARTBEAT, json!({})),
+        9..11 => {
             let count = random.below(5) as usize;
             let named = |at| json!({"name": NAMES[(of.unsigned_abs() as usize + at) % NAMES.len()], "description": "d"});
             let tools: Vec<_> = (0..count).map(named).collect();
             (Kind::TOOLS_REGISTER, json!({"tools": tools}))
         }
-        10 => (Kind::TOOLS_REGISTER_ACK, json!({"success": flag, "toolCount": of})),
-        11 => {
+        11 => (Kind::TOOL_PROGRESS, json!({"id": id, "status": "in_progress", "message": "on"})),
+        12 => (Kind::TOOLS_REGISTER_ACK, json!({"success": flag, "toolCount": of})),
+        13 => {
             let code = random.pick(&[101, 201, 301, 304, 403]);
             let body = json!({"id": "e", "conversationId": room, "code": code, "message": "no", "severity": 1,
                 "recoverable": flag, "originatingId": id});
             (Kind::ERROR, body)
         }
-        12 => (Kind::VIEW_UPDATE, json!({"view": "v", "content": {"n": of}, "text": "n"})),
-        _ => (Kind::TOOL_PROGRESS, json!({"id": id, "status": "in_progress", "message": "on"})),
+        14 => (Kind::VIEW_UPDATE, json!({"view": "v", "content": {"n": of}, "text": "n"})),
+        _ => (Kind::CONFIGURATION, json!({"conversationId": room, "features": ["tool_use", "tool_ack"]})),
     };
     let mut payload = Vec::new();
     let body = Value::encode(&body).unwrap();

@@ -229,7 +229,7 @@ impl World {
     fn appears(&mut self, seat: &'static str, who: Participant, program: Option<usize>) {
         say!(self, "{seat} joins as {}", who.sid());
         for (other, join) in &self.joins {
-            let wait = self.random.pick(&[1, 10, 10, 100, 1_500]);
+            let wait = self.random.pick(&[1, 10, 10, 100, 1_500, 40_000]);
             let when = self.now + Duration::from_millis(wait);
             self.queued += 1;
             let to = join.who.peer().clone();
@@ -409,7 +409,7 @@ impl World {
             }
             wait += if self.random.percent(15) { self.random.below(150) } else { 0 };
         } else if self.random.percent(3) {
-            wait += self.random.between(200, 1_500);
+            wait += self.random.pick(&[200, 500, 1_500, 1_500, 12_000, 70_000]);
         }
         if !self.is_calm
             && self.random.percent(self.changed)
@@ -752,15 +752,17 @@ impl World {
         let tool = self.random.pick(&NAMES);
         let call = self.seen.ids.last().and_then(|id| id.parse().ok());
         let call = call.filter(|_| self.random.percent(60));
-        let what = self.random.below(5);
+        let what = self.random.below(6);
         let said = self.drive(program, |session, now| {
             match what {
                 0 => session.expect_client(now, &id),
                 1 => session.stop_expecting(&id),
                 2 => session.probe_client(now, &id),
+                3 => {}
                 _ => return format!("{:?}", session.ask_to_stop(now, call.as_ref())),
             }
-            format!("{:?} {}", session.readiness(&id), session.why_not_offered(tool))
+            let record = call.as_ref().and_then(|call| session.record(call)).map(|it| it.state());
+            format!("{:?} {} {record:?}", session.readiness(&id), session.why_not_offered(tool))
         });
         self.observed.note(&said);
     }
@@ -774,7 +776,7 @@ impl World {
             Some(from) if self.random.percent(85) => from,
             _ => known[self.random.below(3) as usize].clone(),
         };
-        let by_rpc = seat == "web" || self.random.percent(25);
+        let by_rpc = self.random.percent(if seat == "web" { 85 } else { 25 });
         let events = match by_rpc {
             true => others::rpc(&mut self.random, &self.seen, &from),
             false => vec![others::frame(&mut self.random, &self.seen, &from, seat == "plain")],

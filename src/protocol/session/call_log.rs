@@ -273,3 +273,21 @@ fn short(code: &ErrorCode) -> ErrorCode {
         cut => ErrorCode::from(&text[..cut]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::session::tests::an_instant;
+
+    /// Callers choose the ids.
+    #[test]
+    fn record_of_an_id_is_that_of_the_call_that_ended_last() {
+        let (mut log, now) = (CallLog::default(), an_instant());
+        let call: CallId = "1".parse().unwrap();
+        for by in ["b", "a", "c"].map(Identity::from) {
+            log.insert(CallRecord::requested(&call, "t", Execution::Client, &by, now));
+            log.settled(now, &(call.clone(), by.clone()), Execution::Client, None, &Ok(()), 10);
+            assert_eq!(log.record(&call).unwrap().caller, by);
+        }
+    }
+}
