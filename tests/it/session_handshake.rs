@@ -391,6 +391,26 @@ fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration()
     );
 }
 
+/// Its Configuration was lost, and the local one before its frame tells it nothing about that.
+#[test]
+fn frame_under_an_unannounced_sid_requests_a_configuration_although_one_was_just_sent() {
+    let mut world = shown_client(&["tool_use", "tool_ack"]);
+    world.run(SECOND);
+    let unheard = shown().with_bool("bridge.heard", false);
+    world.send("phone", &["a"], &unheard, &configuration(&["tool_use", "tool_ack"]));
+    world.run(300 * MS);
+    let before = count(&world, "a", Kind::CONFIGURATION);
+    let ping =
+        with!(Acknowledgement::default(), acknowledged_stanza_id = Some(0), notes = Some("ping".to_owned()));
+    let bytes = Frame::write(0, "room", &Meta::new(), &Message::Acknowledgement(ping)).unwrap();
+    world.send_bytes_as(&Peer::new("phone", "PA_unannounced"), &["a"], &bytes);
+    for requests in 0..3 {
+        world.run(850 * MS);
+        assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + requests);
+        world.run(150 * MS);
+    }
+}
+
 /// A Configuration that was sent for another reason may have arrived before the frame's sender could answer it.
 #[test]
 fn configuration_is_requested_while_a_frame_waits_although_another_one_was_sent() {

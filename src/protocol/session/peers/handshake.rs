@@ -199,15 +199,15 @@ impl Peers {
     /// The local Configuration states that the peer's has not arrived, so the peer sends its own again. A Configuration
     /// itself never waits, so the two sides cannot cause an endless exchange.
     pub(crate) fn ask_for_configuration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
-        let is_due = self.get(id).is_some_and(|remote| {
-            let is_quiet = was_long_ago(cx.now, remote.pair.greeted_at);
-            !remote.has_left() && self.is_counterpart(cx, id, remote) && is_quiet
-        });
-        if is_due {
+        let Some(remote) = self.get(id) else { return };
+        if remote.has_left() || !self.is_counterpart(cx, id, remote) {
+            return;
+        }
+        if was_long_ago(cx.now, remote.pair.greeted_at) {
             self.post_configuration(cx, delivery, id, false);
-            if self.held.has_frames_of(id) {
-                cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN);
-            }
+        }
+        if self.held.has_frames_of(id) {
+            cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN); // also if a Configuration was sent a moment ago
         }
     }
 
@@ -221,7 +221,6 @@ impl Peers {
     ) {
         if self.held.has_frames_of(id) {
             self.ask_for_configuration(cx, delivery, id);
-            cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN); // also if another Configuration was sent a moment ago
         }
     }
 
