@@ -7,7 +7,7 @@ use toolbridge::{
         RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
     tools::NotOffered,
-    transport::{Participant, Peer},
+    transport::{Lane, Participant, Peer},
 };
 
 use crate::{
@@ -538,4 +538,83 @@ fn tools_that_were_refused_before_the_handshake_are_sent_again_after_it() {
     world.send("a", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
     world.run(100 * MS);
     assert_eq!(sent(&world), 2);
+}
+
+/// Another process under the same sid, whose stanzas begin at 1.
+fn begin_another_process(world: &mut World, name: &str, to: &str) {
+    let features = configuration(&["tool_use", "tool_register", "tool_ack", "fast_lane"]);
+    let other = Meta::new().with_text("bridge.instance", "4567").with_bool("bridge.heard", true);
+    world.send_bytes(name, &[to], &Frame::write(1, "room", &other, &features).unwrap());
+}
+
+#[test]
+fn registration_of_another_process_under_the_same_sid_is_read() {
+    let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);
+    for _ in 0..3 {
+        world.send("phone", &["a"], &Meta::new(), &registration());
+    }
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(SECOND);
+    begin_another_process(&mut world, "phone", "a");
+    let tool = with!(RegisteredTool::default(), name = "u".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool]));
+    world.send_bytes("phone", &["a"], &Frame::write(2, "room", &Meta::new(), &offered).unwrap());
+    world.run(100 * MS);
+    assert_eq!(world.session("a").tools().len(), 1);
+    world.run(60 * SECOND);
+    assert_eq!(world.session("a").tools().len(), 1, "it has sent no heartbeat");
+}
+
+#[test]
+fn answer_of_another_process_under_the_same_sid_is_read() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let accepted = Message::ToolsRegisterAck(with!(ToolsRegisterAck::default(), success = true, tool_count = 1));
+    let features = configuration(&["tool_use", "tool_register", "tool_ack"]);
+    for message in [&features, &accepted, &accepted] {
+        world.send("a", &["phone"], &shown(), message);
+    }
+    world.run(SECOND);
+    begin_another_process(&mut world, "a", "phone");
+    world.run(100 * MS);
+    let sent = count(&world, "phone", Kind::TOOLS_REGISTER);
+    assert_eq!(sent, 2);
+    world.send_bytes("a", &["phone"], &Frame::write(-2, "room", &Meta::new(), &accepted).unwrap());
+    world.run(20 * SECOND);
+    assert_eq!(count(&world, "phone", Kind::TOOLS_REGISTER), sent);
+}
+
+#[test]
+fn another_process_under_the_same_sid_has_a_second_to_register() {
+    let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);
+    world.run(2 * SECOND);
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(SECOND);
+    begin_another_process(&mut world, "phone", "a");
+    world.run(100 * MS);
+    let key = world.call("a", request("u").owner_wait(100 * MS)).unwrap();
+    world.run(800 * MS);
+    assert!(world.settled("a", key).is_none());
+}
+
+#[test]
+fn fast_lane_is_used_at_once_to_another_process_under_the_same_sid() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(true));
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_register", "tool_ack", "fast_lane"]));
+    world.run(SECOND);
+    begin_another_process(&mut world, "phone", "a");
+    let offered = with!(RegisteredTool::default(), name = "t".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![offered]));
+    world.send_bytes("phone", &["a"], &Frame::write(2, "room", &Meta::new(), &offered).unwrap());
+    world.run(100 * MS);
+    world.call("a", request("t")).unwrap();
+    let asked = world.ends["a"].log.iter().rfind(|(_, _, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
+    assert_eq!(asked.unwrap().1, Lane::Lossy);
 }

@@ -269,9 +269,11 @@ impl Peers {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
         if before.is_some() && before != instance {
-            remote.pair.signal(Signal::Void); // frames for the old instance must not be sent to the new one
             if remote.is_unannounced() {
                 remote.join.participant = None; // it describes the join of the old instance
+            }
+            if remote.is_configured() {
+                self.renew_pair(cx, delivery, id); // it is the one with the old instance
             }
         }
         Greeting::New { before, instance }
@@ -300,7 +302,9 @@ impl Peers {
         let pair = &mut remote.pair;
         // Before the local Configuration is sent, which states that the peer's has arrived.
         pair.signal(Signal::Configuration { instance: has_instance });
+        pair.crossed_at.get_or_insert(cx.now);
         pair.is_heard = incoming.has_received_configuration();
+        delivery.note_configuration(id, pair.is_heard);
         let is_first = pair.greetings == 0;
         let is_unheard = !incoming.has_received_configuration() && was_long_ago(cx.now, pair.greeted_at);
         // An answered registration was an earlier one, or the assistant has forgotten it: an assistant sends its
@@ -314,9 +318,6 @@ impl Peers {
         }
         if !has_instance && !cx.is_client() {
             delivery.to(cx, self, id).acknowledge_always(incoming.stanza(), None);
-        }
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.pair.crossed_at.get_or_insert(cx.now);
         }
         cx.timers.cancel(&Timer::Silent(id.clone()));
         // What another program asked for still ends with the grace period, and a plain peer may be another one.
@@ -362,6 +363,7 @@ impl Peers {
         cx.count(Counter::Duplicate);
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         let is_news = has_heard && !std::mem::replace(&mut remote.pair.is_heard, true);
+        delivery.note_configuration(id, has_heard);
         if !has_heard {
             // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
             if was_long_ago(cx.now, remote.pair.greeted_at) {
