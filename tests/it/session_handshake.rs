@@ -1,7 +1,7 @@
 //! Configurations: how a session starts, continues, changes, and what it refuses.
 
 use toolbridge::{
-    CallError, Config, Role,
+    CallError, Config, Identity, Role,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
@@ -482,6 +482,37 @@ fn abandoned_registration_is_sent_when_its_assistant_is_bound() {
     assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), before + 1);
 }
 
+/// It may have accepted the tools, whatever the client knows of that.
+#[test]
+fn registration_that_no_longer_counts_is_withdrawn_when_another_assistant_is_bound() {
+    let partial = with!(ToolsRegisterAck::default(), tool_count = 1, error = Some("u: no".to_owned()));
+    for case in ["the tools change", "it was given up", "some tools were refused"] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["t"]);
+        for name in ["a", "b"] {
+            let sid = world.sid();
+            world.play(&Participant::new(name, sid).agent(true));
+            world.run(if case == "it was given up" { 60 * SECOND } else { 200 * MS });
+        }
+        match case {
+            "the tools change" => {
+                world.with("phone", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+            }
+            "it was given up" => {}
+            _ => {
+                world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(partial.clone()));
+            }
+        }
+        world.run(100 * MS);
+        let is_withdrawal = |(_, frame): &&(Identity, Frame)| frame.meta_bool("bridge.unbound");
+        assert_eq!(world.ends["a"].inbox.iter().filter(is_withdrawal).count(), 0, "{case}");
+        world.send("b", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
+        world.run(100 * MS);
+        assert_eq!(world.session("phone").bound().unwrap(), "b", "{case}");
+        assert_eq!(world.ends["a"].inbox.iter().filter(is_withdrawal).count(), 1, "{case}");
+    }
+}
+
 #[test]
 fn registration_is_sent_five_times_without_a_configuration() {
     let mut world = World::new();
@@ -572,7 +603,8 @@ fn answer_of_another_process_under_the_same_sid_is_read() {
     let sid = world.sid();
     world.play(&Participant::new("a", sid).agent(true));
     world.run(200 * MS);
-    let accepted = Message::ToolsRegisterAck(with!(ToolsRegisterAck::default(), success = true, tool_count = 1));
+    let accepted =
+        Message::ToolsRegisterAck(with!(ToolsRegisterAck::default(), success = true, tool_count = 1));
     let features = configuration(&["tool_use", "tool_register", "tool_ack"]);
     for message in [&features, &accepted, &accepted] {
         world.send("a", &["phone"], &shown(), message);
@@ -607,7 +639,12 @@ fn fast_lane_is_used_at_once_to_another_process_under_the_same_sid() {
     let sid = world.sid();
     world.play(&Participant::new("phone", sid).role(Role::Client));
     world.run(200 * MS);
-    world.send("phone", &["a"], &shown(), &configuration(&["tool_use", "tool_register", "tool_ack", "fast_lane"]));
+    world.send(
+        "phone",
+        &["a"],
+        &shown(),
+        &configuration(&["tool_use", "tool_register", "tool_ack", "fast_lane"]),
+    );
     world.run(SECOND);
     begin_another_process(&mut world, "phone", "a");
     let offered = with!(RegisteredTool::default(), name = "t".to_owned());

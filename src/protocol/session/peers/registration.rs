@@ -86,13 +86,12 @@ impl Peers {
         let bound = self.bound.clone();
         let mut others = Vec::new();
         for (id, remote) in &mut self.remotes {
-            if Some(id) == bound.as_ref()
-                || std::mem::take(&mut remote.pair.registration) == Registration::Idle
-            {
+            if Some(id) == bound.as_ref() {
                 continue;
             }
+            remote.pair.registration = Registration::Idle;
             cx.timers.cancel(&Timer::Register(id.clone()));
-            if remote.is_here() && !remote.has_left() {
+            if std::mem::take(&mut remote.pair.may_have_tools) && remote.is_here() && !remote.has_left() {
                 others.push(id.clone());
             }
         }
@@ -138,6 +137,7 @@ impl Peers {
         }
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_configured = remote.is_configured();
+        remote.pair.may_have_tools &= answer.success || answer.tool_count > 0;
         let registration = &mut remote.pair.registration;
         match registration {
             // An assistant that refuses the registration before the handshake may admit the client later. The
@@ -403,7 +403,7 @@ impl Peers {
         }
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.registration = Registration::Sent(times);
-            remote.pair.registered_at = Some(cx.now);
+            (remote.pair.registered_at, remote.pair.may_have_tools) = (Some(cx.now), true);
         }
         let wait = Duration::from_secs(1 << (times - 1).min(3)).min(LONGEST_WAIT);
         cx.set_timer(Timer::Register(id.clone()), wait);
