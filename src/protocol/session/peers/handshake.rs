@@ -194,7 +194,8 @@ impl Peers {
     }
 
     /// Asks a peer for its Configuration, because one of its frames must wait. The sender regards the handshake as
-    /// complete, or is trying to reach the local participant.
+    /// complete, or is trying to reach the local participant. While a frame waits for the Configuration of an unannounced sid,
+    /// its sender is asked again: it may assume that a Configuration in transit has arrived.
     ///
     /// The local Configuration states that the peer's has not arrived, so the peer sends its own again. A Configuration
     /// itself never waits, so the two sides cannot cause an endless exchange.
@@ -208,19 +209,6 @@ impl Peers {
         }
         if self.held.has_frames_of(id) {
             cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN); // also if a Configuration was sent a moment ago
-        }
-    }
-
-    /// Asks again if a frame still waits for the Configuration of an unannounced sid. Its sender may assume that a
-    /// Configuration in transit has arrived.
-    pub(crate) fn ask_again_for_configuration(
-        &mut self,
-        cx: &mut Context,
-        delivery: &mut Delivery,
-        id: &Identity,
-    ) {
-        if self.held.has_frames_of(id) {
-            self.ask_for_configuration(cx, delivery, id);
         }
     }
 

@@ -555,8 +555,9 @@ struct RefusedTool(Option<String>, String);
 
 impl RefusedTool {
     fn of(name: &str, line: &str) -> Self {
-        let line = if line.starts_with(name) { line.to_owned() } else { format!("{name}: {line}") };
-        Self(Some(name.to_owned()), line)
+        let name = shown(name);
+        let line = if line.starts_with(&name) { line.to_owned() } else { format!("{name}: {line}") };
+        Self(Some(name), line)
     }
 }
 
