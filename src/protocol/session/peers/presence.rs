@@ -448,6 +448,9 @@ impl Peers {
             cx.event(Event::Left(Peer::new(id, sid)));
         }
         begin_grace(cx, id);
+        if cx.is_client() {
+            cx.timers.cancel(&Timer::Ping(id.clone())); // of a present assistant: it may be due too soon
+        }
     }
 }
 
