@@ -229,14 +229,16 @@ impl Peers {
 
     /// Assistant: handles a heartbeat timeout of a client. Its tools are withdrawn until one of its packets arrives.
     pub(crate) fn withdraw_silent_client(&mut self, cx: &mut Context, id: &Identity) {
-        // The tools are kept aside: any packet revives the client, which does not register again for that
-        // (`wire.md`, section 4.7).
-        let registered = self.remotes.get_mut(id).filter(|remote| remote.is_registered());
-        let offered = registered.map(|remote| remote.tools.clone());
-        self.forget_registration(cx, id);
-        if let (Some(remote), Some(offered)) = (self.remotes.get_mut(id), offered) {
-            remote.pair.offer = OfferState::Silenced(offered);
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.is_registered()) else {
+            return self.forget_registration(cx, id);
+        };
+        // The tools are kept aside, and its position and what it does not offer as they are: any packet revives the client,
+        // which does not register again for that (`wire.md`, section 4.7).
+        let tools = std::mem::take(&mut remote.tools);
+        if !tools.is_empty() {
+            cx.event(Event::ToolsChanged { owner: id.clone() });
         }
+        remote.pair.offer = OfferState::Silenced(tools);
     }
 
     /// Assistant: restores the tools of a client whose heartbeat had timed out and whose packet arrived. Returns
@@ -252,7 +254,6 @@ impl Peers {
         if !remote.tools.is_empty() {
             cx.event(Event::ToolsChanged { owner: id.clone() });
         }
-        self.rank(id);
         true
     }
 
