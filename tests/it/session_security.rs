@@ -236,7 +236,7 @@ fn sec_i5_stranger_ends_no_session_and_leaves_no_tombstone() {
 }
 
 #[test]
-fn sec_r3_long_names_are_cut_in_the_refusal() {
+fn long_names_are_cut_in_the_refusal() {
     let mut world = World::pair(&["t"]);
     let sid = world.sid();
     world.play(&Participant::new("tv", sid).role(Role::Client));

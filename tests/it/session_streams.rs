@@ -196,7 +196,7 @@ fn large_registration_is_streamed_and_a_too_large_one_is_an_error() {
 
 /// It may send a result of 16 MiB.
 #[test]
-fn sec_r3_large_registration_of_an_owner_with_an_open_call_is_malformed() {
+fn large_registration_of_an_owner_with_an_open_call_is_malformed() {
     for size in [200, 300] {
         let mut world = pair(&["t"]);
         world.call("a", request("t")).unwrap();
