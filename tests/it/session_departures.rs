@@ -65,6 +65,24 @@ fn departed_assistant_with_an_open_call_is_kept_for_the_grace_period() {
     assert_eq!(world.ends["phone"].aborted.len(), 1);
 }
 
+/// The client checks a present assistant each 500 ms.
+#[test]
+fn absent_assistant_is_replaced_500_ms_after_it_left_whoever_joins_meanwhile() {
+    for phase in 0..5 {
+        let mut world = two_assistants();
+        world.run(phase * 100 * MS);
+        world.leave("a");
+        for guest in 0..5 {
+            world.stranger(&format!("guest{guest}"));
+            world.run(100 * MS);
+        }
+        world.run(40 * MS); // the leave was announced after 50 ms
+        assert_eq!(bound(&world), Some("a"), "{phase}");
+        world.run(20 * MS);
+        assert_eq!(bound(&world), Some("b"), "{phase}");
+    }
+}
+
 #[test]
 fn assistant_that_rejoins_stays_bound_while_another_one_waits() {
     let mut world = two_assistants();

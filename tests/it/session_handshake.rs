@@ -1,13 +1,13 @@
 //! Configurations: how a session starts, continues, changes, and what it refuses.
 
 use toolbridge::{
-    CallError, Config, Role,
+    CallError, Config, Identity, Role,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
         RegisteredTool, ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
     tools::NotOffered,
-    transport::{Participant, Peer},
+    transport::{Lane, Participant, Peer},
 };
 
 use crate::{
@@ -391,6 +391,26 @@ fn frame_of_a_known_client_under_an_unannounced_sid_requests_its_configuration()
     );
 }
 
+/// Its Configuration was lost, and the local one before its frame tells it nothing about that.
+#[test]
+fn frame_under_an_unannounced_sid_requests_a_configuration_although_one_was_just_sent() {
+    let mut world = shown_client(&["tool_use", "tool_ack"]);
+    world.run(SECOND);
+    let unheard = shown().with_bool("bridge.heard", false);
+    world.send("phone", &["a"], &unheard, &configuration(&["tool_use", "tool_ack"]));
+    world.run(300 * MS);
+    let before = count(&world, "a", Kind::CONFIGURATION);
+    let ping =
+        with!(Acknowledgement::default(), acknowledged_stanza_id = Some(0), notes = Some("ping".to_owned()));
+    let bytes = Frame::write(0, "room", &Meta::new(), &Message::Acknowledgement(ping)).unwrap();
+    world.send_bytes_as(&Peer::new("phone", "PA_unannounced"), &["a"], &bytes);
+    for requests in 0..3 {
+        world.run(850 * MS);
+        assert_eq!(count(&world, "a", Kind::CONFIGURATION), before + requests);
+        world.run(150 * MS);
+    }
+}
+
 /// A Configuration that was sent for another reason may have arrived before the frame's sender could answer it.
 #[test]
 fn configuration_is_requested_while_a_frame_waits_although_another_one_was_sent() {
@@ -462,6 +482,37 @@ fn abandoned_registration_is_sent_when_its_assistant_is_bound() {
     assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), before + 1);
 }
 
+/// It may have accepted the tools, whatever the client knows of that.
+#[test]
+fn registration_that_no_longer_counts_is_withdrawn_when_another_assistant_is_bound() {
+    let partial = with!(ToolsRegisterAck::default(), tool_count = 1, error = Some("u: no".to_owned()));
+    for case in ["the tools change", "it was given up", "some tools were refused"] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["t"]);
+        for name in ["a", "b"] {
+            let sid = world.sid();
+            world.play(&Participant::new(name, sid).agent(true));
+            world.run(if case == "it was given up" { 60 * SECOND } else { 200 * MS });
+        }
+        match case {
+            "the tools change" => {
+                world.with("phone", |session, now| session.offer(now, vec![tool("u")])).unwrap().unwrap();
+            }
+            "it was given up" => {}
+            _ => {
+                world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(partial.clone()));
+            }
+        }
+        world.run(100 * MS);
+        let is_withdrawal = |(_, frame): &&(Identity, Frame)| frame.meta_bool("bridge.unbound");
+        assert_eq!(world.ends["a"].inbox.iter().filter(is_withdrawal).count(), 0, "{case}");
+        world.send("b", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
+        world.run(100 * MS);
+        assert_eq!(world.session("phone").bound().unwrap(), "b", "{case}");
+        assert_eq!(world.ends["a"].inbox.iter().filter(is_withdrawal).count(), 1, "{case}");
+    }
+}
+
 #[test]
 fn registration_is_sent_five_times_without_a_configuration() {
     let mut world = World::new();
@@ -518,4 +569,89 @@ fn tools_that_were_refused_before_the_handshake_are_sent_again_after_it() {
     world.send("a", &["phone"], &shown(), &configuration(&["tool_use", "tool_register"]));
     world.run(100 * MS);
     assert_eq!(sent(&world), 2);
+}
+
+/// Another process under the same sid, whose stanzas begin at 1.
+fn begin_another_process(world: &mut World, name: &str, to: &str) {
+    let features = configuration(&["tool_use", "tool_register", "tool_ack", "fast_lane"]);
+    let other = Meta::new().with_text("bridge.instance", "4567").with_bool("bridge.heard", true);
+    world.send_bytes(name, &[to], &Frame::write(1, "room", &other, &features).unwrap());
+}
+
+#[test]
+fn registration_of_another_process_under_the_same_sid_is_read() {
+    let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);
+    for _ in 0..3 {
+        world.send("phone", &["a"], &Meta::new(), &registration());
+    }
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(SECOND);
+    begin_another_process(&mut world, "phone", "a");
+    let tool = with!(RegisteredTool::default(), name = "u".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![tool]));
+    world.send_bytes("phone", &["a"], &Frame::write(2, "room", &Meta::new(), &offered).unwrap());
+    world.run(100 * MS);
+    assert_eq!(world.session("a").tools().len(), 1);
+    world.run(60 * SECOND);
+    assert_eq!(world.session("a").tools().len(), 1, "it has sent no heartbeat");
+}
+
+#[test]
+fn answer_of_another_process_under_the_same_sid_is_read() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let accepted =
+        Message::ToolsRegisterAck(with!(ToolsRegisterAck::default(), success = true, tool_count = 1));
+    let features = configuration(&["tool_use", "tool_register", "tool_ack"]);
+    for message in [&features, &accepted, &accepted] {
+        world.send("a", &["phone"], &shown(), message);
+    }
+    world.run(SECOND);
+    begin_another_process(&mut world, "a", "phone");
+    world.run(100 * MS);
+    let sent = count(&world, "phone", Kind::TOOLS_REGISTER);
+    assert_eq!(sent, 2);
+    world.send_bytes("a", &["phone"], &Frame::write(-2, "room", &Meta::new(), &accepted).unwrap());
+    world.run(20 * SECOND);
+    assert_eq!(count(&world, "phone", Kind::TOOLS_REGISTER), sent);
+}
+
+#[test]
+fn another_process_under_the_same_sid_has_a_second_to_register() {
+    let mut world = shown_client(&["tool_use", "tool_register", "tool_ack"]);
+    world.run(2 * SECOND);
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(SECOND);
+    begin_another_process(&mut world, "phone", "a");
+    world.run(100 * MS);
+    let key = world.call("a", request("u").owner_wait(100 * MS)).unwrap();
+    world.run(800 * MS);
+    assert!(world.settled("a", key).is_none());
+}
+
+#[test]
+fn fast_lane_is_used_at_once_to_another_process_under_the_same_sid() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().lossy(true));
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    world.send(
+        "phone",
+        &["a"],
+        &shown(),
+        &configuration(&["tool_use", "tool_register", "tool_ack", "fast_lane"]),
+    );
+    world.run(SECOND);
+    begin_another_process(&mut world, "phone", "a");
+    let offered = with!(RegisteredTool::default(), name = "t".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![offered]));
+    world.send_bytes("phone", &["a"], &Frame::write(2, "room", &Meta::new(), &offered).unwrap());
+    world.run(100 * MS);
+    world.call("a", request("t")).unwrap();
+    let asked = world.ends["a"].log.iter().rfind(|(_, _, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
+    assert_eq!(asked.unwrap().1, Lane::Lossy);
 }

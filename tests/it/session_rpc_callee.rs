@@ -1108,6 +1108,23 @@ fn running_call_goes_on_when_its_caller_rejoins_and_calls_again() {
     }
 }
 
+/// The join in which it has called by RPC has its own grace period, also if an unannounced one follows it.
+#[test]
+fn running_call_goes_on_for_the_grace_period_when_its_caller_shows_itself_in_an_unannounced_join() {
+    let mut callee = Callee::new(Config::default().room("room").answer_rpc().assistant("agent"));
+    callee.join(agent("PA_1"));
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    callee.pass(SECOND);
+    callee.join(agent("PA_2"));
+    callee.call(&peer("agent", "PA_2"), "slow", "get_battery", "{}");
+    callee.pass(3 * SECOND);
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    let frame = Frame::write(-1, "room", &meta, &Message::Configuration(Configuration::default())).unwrap();
+    callee.handle(TransportEvent::packet(peer("agent", "PA_3"), Lane::Reliable, frame));
+    callee.pass(2 * SECOND); // five seconds after the first leave
+    assert_eq!(callee.aborted, 0);
+}
+
 /// A call that is refused does not bind its caller, in either form. The echo is accepted, and binds.
 #[test]
 fn refused_request_binds_nobody() {

@@ -236,6 +236,22 @@ fn sec_i5_stranger_ends_no_session_and_leaves_no_tombstone() {
 }
 
 #[test]
+fn long_names_are_cut_in_the_refusal() {
+    let mut world = World::pair(&["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("tv", sid).role(Role::Client));
+    world.run(SECOND);
+    world.send("tv", &["a"], &Meta::new(), &configuration());
+    let long = "x".repeat(20_000);
+    world.send("tv", &["a"], &Meta::new(), &registration(&[&long, "good"]));
+    world.run(SECOND);
+    let answers = world.received("tv", Kind::TOOLS_REGISTER_ACK);
+    let [Message::ToolsRegisterAck(answer)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!(answer.tool_count, 1);
+    assert!(answer.error.as_ref().unwrap().len() < 300);
+}
+
+#[test]
 fn sec_i6_taken_reserved_or_non_ascii_names_are_refused_in_the_acknowledgement() {
     let mut world = World::pair(&["t"]);
     world.with("a", |session, now| session.offer(now, vec![tool("search_web")])).unwrap().unwrap();

@@ -3,7 +3,7 @@
 use toolbridge::{
     Config, Event, Role, ToolOptions,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
-    session::SendFailure,
+    session::{SelectionPolicy, SendFailure},
     transport::Participant,
 };
 
@@ -79,6 +79,37 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
     assert_eq!(world.session("a").tools().iter().filter(|offer| offer.owner == "phone").count(), 1);
     assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1, "the waiting call is sent");
     assert!(world.settled("a", waiting).is_none());
+}
+
+#[test]
+fn client_whose_heartbeat_resumes_keeps_its_position_and_the_reasons_for_refused_tools() {
+    let mut world = World::new();
+    world.assistant("a", Config::default().choose(SelectionPolicy::First));
+    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let configuration = with!(Configuration::default(), features = Some(features));
+    let offered = [("t", 1), ("u", 9_000)].map(|(name, length)| {
+        with!(RegisteredTool::default(), name = name.to_owned(), description = "d".repeat(length))
+    });
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = offered.to_vec()));
+    for name in ["phone", "tv"] {
+        let sid = world.sid();
+        world.play(&Participant::new(name, sid).role(Role::Client));
+        world.run(200 * MS);
+        let meta = Meta::new().with_bool("bridge.heard", true).with_text("bridge.instance", name);
+        world.send(name, &["a"], &meta, &Message::Configuration(configuration.clone()));
+        world.send(name, &["a"], &Meta::new(), &offered);
+    }
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(31 * SECOND);
+    assert_eq!(world.session("a").tools().len(), 1);
+    world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
+    world.run(200 * MS);
+    assert_eq!(world.session("a").tools().len(), 2);
+    world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);
+    let refused = world.ask("a", request("u").to("phone")).unwrap_err();
+    assert!(refused.to_string().contains("description exceeds"), "{refused}");
 }
 
 #[test]

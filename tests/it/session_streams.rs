@@ -194,6 +194,24 @@ fn large_registration_is_streamed_and_a_too_large_one_is_an_error() {
     assert!(reported, "{:?}", world.ends["phone"].events);
 }
 
+/// It may send a result of 16 MiB.
+#[test]
+fn large_registration_of_an_owner_with_an_open_call_is_malformed() {
+    for size in [200, 300] {
+        let mut world = pair(&["t"]);
+        world.call("a", request("t")).unwrap();
+        world.run(100 * MS);
+        let tools = (0..size)
+            .map(|n| RegisteredTool::from(&Tool::new(format!("t{n}").parse().unwrap(), "d".repeat(1024))));
+        let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools.collect()));
+        let payload = Frame::write(77, "room", &Meta::default(), &offered).unwrap();
+        let phone = peer(&world, "phone");
+        send_parts(&mut world, &phone, &parts("s", &payload));
+        assert_eq!(world.count("a", "malformed"), u64::from(size == 300));
+        assert_eq!(world.session("a").tools().len() > 1, size == 200);
+    }
+}
+
 #[test]
 fn sec_i8_stream_is_continued_only_by_its_sender() {
     let mut world = pair(&["t"]);

@@ -46,7 +46,8 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         match timer {
             Timer::Greet(id) => peers.greet_again(cx, delivery, &id),
-            Timer::Ask(id) => peers.ask_again_for_configuration(cx, delivery, &id),
+            Timer::Ask(id) if peers.held.has_frames_of(&id) => peers.ask_for_configuration(cx, delivery, &id),
+            Timer::Ask(_) => {}
             Timer::Provisional(id) => {
                 if let Some(listed) = peers.check_provisional(cx, delivery, &id) {
                     self.joined(core, listed);

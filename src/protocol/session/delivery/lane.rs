@@ -99,6 +99,11 @@ impl Delivery {
             && peers.lists(to, Feature::FastLane)
     }
 
+    /// Notes whether the peer has stated in a Configuration that the local one has arrived.
+    pub(crate) fn note_configuration(&mut self, id: &Identity, has_arrived: bool) {
+        self.links.entry(id.clone()).or_default().lane.configuration_delivered |= has_arrived;
+    }
+
     /// Handles the reported backlog of the reliable lane. Held copies may be sent.
     pub(crate) fn handle_backlog(&mut self, cx: &mut Context, peers: &impl Recipients, bytes: usize) {
         for id in self.backlog.report(bytes) {
@@ -179,15 +184,12 @@ impl<R: Recipients> To<'_, R> {
         let lane = &mut links.entry(id.clone()).or_default().lane;
         lane.last = incoming.lane;
         match &incoming.message {
-            Message::Configuration(_) => {
-                lane.configuration_delivered |= incoming.has_received_configuration()
-            }
             // Only a request with `bridge.to` counts: its sender has computed that from the local
             // Configuration. A request without it looks like one of a plain caller and shows nothing.
             Message::ToolUseRequest(_) => lane.configuration_delivered |= incoming.addressed_to().is_some(),
             // A registration may follow the peer's Configuration before the local one has arrived. Plain peers send
-            // stops too.
-            Message::ToolsRegister(_) | Message::ControlStop(_) => {}
+            // stops too. What a Configuration states counts once it is known to be of the present instance.
+            Message::Configuration(_) | Message::ToolsRegister(_) | Message::ControlStop(_) => {}
             _ => lane.configuration_delivered = true,
         }
         if !self.cx.config.has_fast_lane() || !self.peers.is_crossed(id) {

@@ -79,9 +79,6 @@ impl Exchange {
     pub(crate) fn left(&mut self, core: &mut Core, who: &Peer) {
         let Core { cx, peers, delivery, .. } = core;
         peers.handle_left(cx, delivery, who);
-        if peers.bound() == Some(who.identity()) {
-            peers.watch(cx, who.identity());
-        }
     }
 
     /// Client: checks the bound assistant while another one waits for the client.

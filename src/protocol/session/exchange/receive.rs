@@ -222,7 +222,11 @@ impl Exchange {
 
     fn dispatch(&mut self, core: &mut Core, id: &Identity, mut received: Received) {
         let Core { cx, peers, delivery, .. } = core;
-        if received.call_id().is_some_and(|call| call.len() > cx.config.caps.frames.id_bytes) {
+        let caps = &cx.config.caps.frames;
+        let is_large = !cx.is_client() && received.size > caps.largest_of(false).max(caps.max_incoming);
+        // A client that owes a result may send a large stream, for the result.
+        let is_too_large = is_large && !matches!(received.message, Message::ToolUseResult(_));
+        if is_too_large || received.call_id().is_some_and(|call| call.len() > caps.id_bytes) {
             let what = Malformed { kind: Some(received.frame.kind()), id: None };
             return peers.malformed(cx, delivery, id, what);
         }

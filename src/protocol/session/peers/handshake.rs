@@ -194,34 +194,21 @@ impl Peers {
     }
 
     /// Asks a peer for its Configuration, because one of its frames must wait. The sender regards the handshake as
-    /// complete, or is trying to reach the local participant.
+    /// complete, or is trying to reach the local participant. While a frame waits for the Configuration of an unannounced sid,
+    /// its sender is asked again: it may assume that a Configuration in transit has arrived.
     ///
     /// The local Configuration states that the peer's has not arrived, so the peer sends its own again. A Configuration
     /// itself never waits, so the two sides cannot cause an endless exchange.
     pub(crate) fn ask_for_configuration(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
-        let is_due = self.get(id).is_some_and(|remote| {
-            let is_quiet = was_long_ago(cx.now, remote.pair.greeted_at);
-            !remote.has_left() && self.is_counterpart(cx, id, remote) && is_quiet
-        });
-        if is_due {
-            self.post_configuration(cx, delivery, id, false);
-            if self.held.has_frames_of(id) {
-                cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN);
-            }
+        let Some(remote) = self.get(id) else { return };
+        if remote.has_left() || !self.is_counterpart(cx, id, remote) {
+            return;
         }
-    }
-
-    /// Asks again if a frame still waits for the Configuration of an unannounced sid. Its sender may assume that a
-    /// Configuration in transit has arrived.
-    pub(crate) fn ask_again_for_configuration(
-        &mut self,
-        cx: &mut Context,
-        delivery: &mut Delivery,
-        id: &Identity,
-    ) {
+        if was_long_ago(cx.now, remote.pair.greeted_at) {
+            self.post_configuration(cx, delivery, id, false);
+        }
         if self.held.has_frames_of(id) {
-            self.ask_for_configuration(cx, delivery, id);
-            cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN); // also if another Configuration was sent a moment ago
+            cx.set_timer(Timer::Ask(id.clone()), ASK_AGAIN); // also if a Configuration was sent a moment ago
         }
     }
 
@@ -270,9 +257,11 @@ impl Peers {
             return self.handle_repeated(cx, delivery, id, incoming.has_received_configuration());
         }
         if before.is_some() && before != instance {
-            remote.pair.signal(Signal::Void); // frames for the old instance must not be sent to the new one
             if remote.is_unannounced() {
                 remote.join.participant = None; // it describes the join of the old instance
+            }
+            if remote.is_configured() {
+                self.renew_pair(cx, delivery, id); // it is the one with the old instance
             }
         }
         Greeting::New { before, instance }
@@ -301,7 +290,9 @@ impl Peers {
         let pair = &mut remote.pair;
         // Before the local Configuration is sent, which states that the peer's has arrived.
         pair.signal(Signal::Configuration { instance: has_instance });
+        pair.crossed_at.get_or_insert(cx.now);
         pair.is_heard = incoming.has_received_configuration();
+        delivery.note_configuration(id, pair.is_heard);
         let is_first = pair.greetings == 0;
         let is_unheard = !incoming.has_received_configuration() && was_long_ago(cx.now, pair.greeted_at);
         // An answered registration was an earlier one, or the assistant has forgotten it: an assistant sends its
@@ -315,9 +306,6 @@ impl Peers {
         }
         if !has_instance && !cx.is_client() {
             delivery.to(cx, self, id).acknowledge_always(incoming.stanza(), None);
-        }
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.pair.crossed_at.get_or_insert(cx.now);
         }
         cx.timers.cancel(&Timer::Silent(id.clone()));
         // What another program asked for still ends with the grace period, and a plain peer may be another one.
@@ -363,6 +351,7 @@ impl Peers {
         cx.count(Counter::Duplicate);
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         let is_news = has_heard && !std::mem::replace(&mut remote.pair.is_heard, true);
+        delivery.note_configuration(id, has_heard);
         if !has_heard {
             // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
             if was_long_ago(cx.now, remote.pair.greeted_at) {

@@ -112,7 +112,7 @@ impl Held {
         if is_answer { Share::Answer } else { Share::Other }
     }
 
-    pub(super) fn has_frames_of(&self, id: &Identity) -> bool {
+    pub(crate) fn has_frames_of(&self, id: &Identity) -> bool {
         self.items.iter().any(|it| it.from.identity() == id && matches!(it.item, HeldItem::Frame(_)))
     }
 

@@ -421,11 +421,12 @@ impl Peers {
         let (id, sid) = (to.identity(), to.sid());
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
-        let before = std::mem::take(&mut remote.join);
-        let fallback = if is_announced { before.participant.clone() } else { before.fallback };
+        let before = &remote.join;
+        let fallback = if is_announced { before.participant.clone() } else { before.fallback.clone() };
         let join = match continues {
             true => {
-                Join { participant: before.participant, named: before.named, fallback, ..Join::default() }
+                let participant = before.participant.clone();
+                Join { participant, named: before.named, fallback, ..Join::default() }
             }
             false => Join { fallback, ..Join::default() },
         };
@@ -448,6 +449,9 @@ impl Peers {
             cx.event(Event::Left(Peer::new(id, sid)));
         }
         begin_grace(cx, id);
+        if cx.is_client() {
+            cx.timers.cancel(&Timer::Ping(id.clone())); // of a present assistant: it may be due too soon
+        }
     }
 }
 

@@ -86,13 +86,12 @@ impl Peers {
         let bound = self.bound.clone();
         let mut others = Vec::new();
         for (id, remote) in &mut self.remotes {
-            if Some(id) == bound.as_ref()
-                || std::mem::take(&mut remote.pair.registration) == Registration::Idle
-            {
+            if Some(id) == bound.as_ref() {
                 continue;
             }
+            remote.pair.registration = Registration::Idle;
             cx.timers.cancel(&Timer::Register(id.clone()));
-            if remote.is_here() && !remote.has_left() {
+            if std::mem::take(&mut remote.pair.may_have_tools) && remote.is_here() && !remote.has_left() {
                 others.push(id.clone());
             }
         }
@@ -138,6 +137,7 @@ impl Peers {
         }
         let Some(remote) = self.remotes.get_mut(id) else { return };
         let is_configured = remote.is_configured();
+        remote.pair.may_have_tools &= answer.success || answer.tool_count > 0;
         let registration = &mut remote.pair.registration;
         match registration {
             // An assistant that refuses the registration before the handshake may admit the client later. The
@@ -229,14 +229,16 @@ impl Peers {
 
     /// Assistant: handles a heartbeat timeout of a client. Its tools are withdrawn until one of its packets arrives.
     pub(crate) fn withdraw_silent_client(&mut self, cx: &mut Context, id: &Identity) {
-        // The tools are kept aside: any packet revives the client, which does not register again for that
-        // (`wire.md`, section 4.7).
-        let registered = self.remotes.get_mut(id).filter(|remote| remote.is_registered());
-        let offered = registered.map(|remote| remote.tools.clone());
-        self.forget_registration(cx, id);
-        if let (Some(remote), Some(offered)) = (self.remotes.get_mut(id), offered) {
-            remote.pair.offer = OfferState::Silenced(offered);
+        let Some(remote) = self.remotes.get_mut(id).filter(|remote| remote.is_registered()) else {
+            return self.forget_registration(cx, id);
+        };
+        // The tools are kept aside, and its position and what it does not offer as they are: any packet revives the client,
+        // which does not register again for that (`wire.md`, section 4.7).
+        let tools = std::mem::take(&mut remote.tools);
+        if !tools.is_empty() {
+            cx.event(Event::ToolsChanged { owner: id.clone() });
         }
+        remote.pair.offer = OfferState::Silenced(tools);
     }
 
     /// Assistant: restores the tools of a client whose heartbeat had timed out and whose packet arrived. Returns
@@ -252,7 +254,6 @@ impl Peers {
         if !remote.tools.is_empty() {
             cx.event(Event::ToolsChanged { owner: id.clone() });
         }
-        self.rank(id);
         true
     }
 
@@ -403,7 +404,7 @@ impl Peers {
         }
         if let Some(remote) = self.remotes.get_mut(id) {
             remote.pair.registration = Registration::Sent(times);
-            remote.pair.registered_at = Some(cx.now);
+            (remote.pair.registered_at, remote.pair.may_have_tools) = (Some(cx.now), true);
         }
         let wait = Duration::from_secs(1 << (times - 1).min(3)).min(LONGEST_WAIT);
         cx.set_timer(Timer::Register(id.clone()), wait);
@@ -555,8 +556,9 @@ struct RefusedTool(Option<String>, String);
 
 impl RefusedTool {
     fn of(name: &str, line: &str) -> Self {
-        let line = if line.starts_with(name) { line.to_owned() } else { format!("{name}: {line}") };
-        Self(Some(name.to_owned()), line)
+        let name = shown(name);
+        let line = if line.starts_with(&name) { line.to_owned() } else { format!("{name}: {line}") };
+        Self(Some(name), line)
     }
 }
 

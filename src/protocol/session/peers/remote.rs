@@ -118,6 +118,8 @@ pub(super) struct Pair {
     pub(super) registration: Registration,
     /// When that was last sent.
     pub(super) registered_at: Option<Instant>,
+    /// Client: whether this assistant may have the local tools, whatever is due now.
+    pub(super) may_have_tools: bool,
     /// Assistant: this client's registration.
     pub(super) offer: OfferState,
     /// The highest stanzas, as absolute values, of the frames about subjects of which the latest counts.

@@ -145,17 +145,14 @@ impl Peers {
 
     /// Client: starts to check the bound assistant if another one waits. When it has left, its rejoin may still be
     /// announced.
-    pub(crate) fn watch(&self, cx: &mut Context, bound: &Identity) {
-        let timer = Timer::Ping(bound.clone());
+    fn watch(&self, cx: &mut Context, bound: &Identity) {
         if !self.has_other_candidates(cx, bound) {
             return;
         }
-        if self.get(bound).is_some_and(Remote::is_here) {
-            cx.set_timer(timer, cx.config.times.silence);
-        } else {
-            cx.timers.cancel(&timer); // it may be due too soon
-            cx.set_timer(timer, IDLE_GRACE.min(cx.config.times.grace));
-        }
+        let times = &cx.config.times;
+        let is_here = self.get(bound).is_some_and(Remote::is_here);
+        let wait = if is_here { times.silence } else { IDLE_GRACE.min(times.grace) };
+        cx.set_timer(Timer::Ping(bound.clone()), wait);
     }
 
     /// Client: returns the present participants that have sent a frame, and no goodbye, and may become its assistant.
