@@ -22,7 +22,7 @@ use super::{
     core::Core,
     delivery::Purpose,
     ids,
-    jobs::{Ended, Held, Reported, Running, limit_of},
+    jobs::{Ended, Held, Reported, Running},
     peers::Remote,
     timers::Timer,
 };
@@ -664,8 +664,7 @@ fn check_request(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Dur
         return Err(Ok(request.parameters.clone()));
     }
     let tool = find_tool(core, &request.tool_name).map_err(Err)?;
-    let own = core.cx.local.tool(tool.as_str()).map(|tool| limit_of(tool, limit));
-    Ok((tool, own.unwrap_or(limit)))
+    Ok((tool, limit))
 }
 
 /// Returns the name of a tool that this client runs, or the answer to a call of it.

@@ -367,13 +367,6 @@ impl Outgoing {
         core.peers.withdraw_silent_client(&mut core.cx, id);
     }
 
-    /// Sets the time limit of a call that a person has allowed.
-    pub(super) fn limit(&mut self, key: CallKey, limit: Duration) {
-        if let Some(call) = self.calls.get_mut(&key) {
-            call.budget.limit = limit;
-        }
-    }
-
     /// Settles all open calls. `error` gets the owner, and whether the tool may have run.
     pub(super) fn close(&mut self, core: &mut Core, error: impl Fn(Option<Identity>, bool) -> CallError) {
         let open: Vec<_> = self.calls.keys().collect();
