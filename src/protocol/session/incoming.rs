@@ -121,7 +121,9 @@ impl Incoming {
             }
             return;
         }
-        self.resume(caller); // it is here, whatever was concluded from its silence
+        if inbound.form.is_frame() {
+            self.resume(caller); // it is here, whatever was concluded from its silence
+        }
         let rooms = [inbound.conversation.as_deref(), request.conversation_id.as_deref()];
         if rooms.iter().any(|room| core.cx.is_other_room(*room)) {
             core.cx.complain(caller, Counter::WrongRoom);
@@ -159,7 +161,7 @@ impl Incoming {
                 }
                 // Whichever rule their tools have for a barge-in: `finish` and `report` concern tools that
                 // have started.
-                self.end_claims_for(core, id); // none of them has started
+                self.end_claims_for(core, id, |_| true); // none of them has started
             }
         }
     }
@@ -169,7 +171,7 @@ impl Incoming {
         for key in core.jobs.keys_of(caller, |_| true) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
-        self.end_claims_for(core, caller);
+        self.end_claims_for(core, caller, |_| true);
     }
 
     /// Stops the jobs that a caller requested in another join, in which it was another program. Its calls by RPC go on if it has
@@ -180,6 +182,7 @@ impl Incoming {
         for key in core.jobs.keys_of(caller, |job| job.join != *join && !goes_on(&job.call)) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
+        self.end_claims_for(core, caller, |claimed_in| claimed_in != join);
     }
 
     /// Ends what a caller that has shown no process requested by frames in earlier joins: this one is of another program.
@@ -200,6 +203,7 @@ impl Incoming {
         for key in core.jobs.keys_of(caller, |job| job.join == *join) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
+        self.end_claims_for(core, caller, |claimed_in| claimed_in == join);
     }
 
     /// Handles the end of a peer's job.
