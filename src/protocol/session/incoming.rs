@@ -341,7 +341,8 @@ impl Incoming {
         self.caches.get(caller).and_then(|cache| cache.find(call)).is_none_or(|it| it.form.is_frame())
     }
 
-    fn knows(&self, caller: &Identity, call: &CallId) -> bool {
+    /// Returns whether a request of this caller and id is in the table.
+    pub(super) fn knows(&self, caller: &Identity, call: &CallId) -> bool {
         self.caches.get(caller).is_some_and(|cache| cache.find(call).is_some())
     }
 

@@ -184,6 +184,7 @@ impl Exchange {
             }
             Ok(()) => {
                 let admitted = match is_within_rate {
+                    _ if self.incoming.knows(id, &call.key()) => Ok(()), // it has arrived before, and may run
                     true => self.incoming.admits_rpc(core, id, &call.method, call.size),
                     false => Err(Refusal::busy(&limit_of_rate(core))),
                 };
@@ -206,7 +207,9 @@ impl Exchange {
             // Not remembered: the request has not arrived, and its caller may send it again.
             Err(refusal) => {
                 core.cx.count(refusal.counter());
-                respond(core, call.caller.identity(), &call.key(), refusal.for_rpc());
+                if !self.incoming.knows(call.caller.identity(), &call.key()) {
+                    respond(core, call.caller.identity(), &call.key(), refusal.for_rpc());
+                }
             }
         }
     }
