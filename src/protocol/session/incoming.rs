@@ -109,15 +109,16 @@ impl Incoming {
         let InboundRequest { caller, request, .. } = &inbound;
         let is_named = !inbound.form.is_frame() && core.cx.config.rpc_callers.contains(caller);
         if !is_named && !core.peers.is_bound(&core.cx, caller) {
-            if self.knows(caller, &request.id) && !inbound.is_broadcast() {
-                // The request arrived before, while its sender was bound. The answer from then remains valid.
-                return self.take(core, inbound);
-            }
-            core.cx.complain(caller, Counter::Unauthorized);
             // A request by RPC was counted before its payload was read.
             let may_answer = !inbound.form.is_frame() || core.peers.may_answer_request(&core.cx, caller);
-            if !inbound.is_broadcast() && may_answer {
-                self.deny(core, &inbound, may_be_bound);
+            if inbound.is_broadcast() || !self.knows(caller, &request.id) {
+                core.cx.complain(caller, Counter::Unauthorized);
+                if !inbound.is_broadcast() && may_answer {
+                    self.deny(core, &inbound, may_be_bound);
+                }
+            } else if may_answer {
+                // The request arrived before, while its sender was bound. The answer from then remains valid.
+                self.take(core, inbound);
             }
             return;
         }
