@@ -28,6 +28,23 @@ fn refused_request_is_not_remembered() {
     assert_eq!(callee.jobs.len(), 1);
 }
 
+#[test]
+fn pings_do_not_count_as_calls() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.calls_per_second = 1;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    callee.join(Participant::new("stranger", "PA_2"));
+    for (name, sid, answered) in [("agent", "PA_1", 3), ("stranger", "PA_2", 1)] {
+        for n in 0..3 {
+            callee.call(&peer(name, sid), &format!("p{n}"), "toolbridge.ping", "");
+        }
+        assert_eq!(callee.got(name).len(), 2 * answered, "{name}");
+    }
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1")], 1));
+}
+
 /// `busy` and `unknown_tool` say that nothing ran.
 #[test]
 fn repeated_request_is_not_refused_while_it_runs() {

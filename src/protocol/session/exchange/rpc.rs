@@ -155,13 +155,14 @@ impl Exchange {
         }
         core.peers.note_packet(&core.cx, id);
         // First the rights, then the rate, the tool and the room.
-        let is_within_rate = core.peers.may_answer_request(&core.cx, id);
         let refused = match () {
             () if !core.cx.answers_rpc() || rpc::is_reserved(&call.method) => {
                 Some(rpc::unsupported(&call.method))
             }
             () => Incoming::why_not_rpc(core, id).map(|refusal| refusal.for_rpc()),
         };
+        let is_counted = refused.is_some() || !call.is_ping();
+        let is_within_rate = !is_counted || core.peers.may_answer_request(&core.cx, id);
         if let Some(error) = refused {
             if Incoming::may_wait_to_be_bound(core, call) {
                 self.note_speech(core, id, false);
