@@ -361,9 +361,14 @@ impl Outgoing {
 
     /// Handles the heartbeat timeout of a client.
     pub(super) fn handle_heartbeat_timeout(&mut self, core: &mut Core, id: &Identity) {
+        let (heard, limit) = (core.peers.get(id).map(Remote::silent_since), core.cx.config.times.heartbeat);
+        // Any frame shows that it is alive, not only a heartbeat.
+        let left = limit.saturating_sub(core.cx.now.saturating_duration_since(heard.unwrap_or(core.cx.now)));
+        if !left.is_zero() {
+            return core.cx.set_timer(Timer::Heartbeat(id.clone()), left);
+        }
         tracing::info!(peer = %id, "heartbeat timed out");
-        let why = LossCause::Silent(core.cx.config.times.heartbeat);
-        self.lose_calls(core, id, why, |_| true);
+        self.lose_calls(core, id, LossCause::Silent(limit), |_| true);
         core.peers.withdraw_silent_client(&mut core.cx, id);
     }
 

@@ -200,6 +200,7 @@ impl Exchange {
         // section 4.4).
         peers.consider(cx, delivery, id, &received);
         if peers.restore_registration(cx, id) {
+            cx.set_timer(Timer::Heartbeat(id.clone()), cx.config.times.heartbeat);
             self.outgoing.look_for_owners(core);
             self.views.send_due_to(core, id);
         }
