@@ -486,8 +486,13 @@ impl Outgoing {
                     call.earlier.remove(owner, asked.instance.as_ref());
                 }
                 self.calls.set_stage(key, Stage::Asked(asked));
-                if first {
-                    self.requested(core, key);
+                match self.calls.get(&key) {
+                    Some(call) if !first => core.cx.log.owned(
+                        &(call.id.clone(), core.cx.local.identity().clone()),
+                        call.execution(),
+                        owner,
+                    ),
+                    _ => self.requested(core, key),
                 }
                 self.watch(core, owner);
             }
