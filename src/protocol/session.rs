@@ -566,9 +566,10 @@ impl Session {
     /// Reports the answer to a question. If the person agrees, the job follows as [`Output::Execute`]. Otherwise its
     /// caller receives `permission_denied`, and nothing has run. An answer to a withdrawn question is ignored.
     pub fn consent(&mut self, now: Instant, key: JobKey, is_allowed: bool) {
-        if self.begin(now) {
-            let verdict = self.core.answer_question(key, is_allowed);
-            self.exchange.apply_verdict(&mut self.core, verdict);
+        if self.begin(now)
+            && let Some(ended) = self.core.answer_question(key, is_allowed)
+        {
+            self.exchange.job_ended(&mut self.core, ended);
         }
     }
 

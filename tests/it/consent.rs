@@ -344,6 +344,35 @@ fn assistants_own_tools_ask_for_consent_too() {
     assert!(matches!(world.settled("a", key), Some(Ok(_))));
 }
 
+#[test]
+fn tools_own_limit_ends_each_run_whoever_allowed_it() {
+    let own = ToolOptions::default().timeout(2 * SECOND);
+    let asking = own.clone().consent(Consent::OncePerSession);
+    for (owner, options) in [("phone", asking.clone()), ("a", asking), ("phone", own.clone()), ("a", own)] {
+        let mut world = World::new();
+        let config = Config::default().consent_available(true);
+        world.assistant("a", config.clone());
+        world.client("phone", config, &[]);
+        offer(&mut world, owner, vec![tool("t").options(options.clone())]);
+        world.run(200 * MS);
+        for may_ask in [true, false] {
+            let key = world.call("a", request("t").timeout(20 * SECOND)).unwrap();
+            world.run(SECOND);
+            if may_ask && options.consent.is_some() {
+                answer(&mut world, owner, true);
+            }
+            assert_eq!(world.ends[owner].jobs[0].limit, 2 * SECOND, "{owner} {options:?}");
+            world.run(2 * SECOND + 500 * MS);
+            let settled = world.settled("a", key);
+            assert!(
+                matches!(settled, Some(Err(CallError::Timeout { limit })) if *limit == 2 * SECOND),
+                "{owner} {options:?}: {settled:?}"
+            );
+            world.ends.get_mut(owner).unwrap().jobs.clear();
+        }
+    }
+}
+
 #[derive(Deserialize, JsonSchema)]
 struct Album {
     album: String,

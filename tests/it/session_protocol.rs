@@ -6,10 +6,10 @@ use toolbridge::{
     CallError, Config, ErrorCode, Event, Role, Tool, ToolError, Value,
     frame::{
         Acknowledgement, Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta,
-        RegisteredTool, ToolUseRequest, ToolUseResult, ToolsRegister,
+        RegisteredTool, ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
     session::{CallState, Request},
-    tools::Execution,
+    tools::{Execution, ProgressStatus},
     transport::Participant,
 };
 
@@ -358,6 +358,37 @@ fn plain_client_that_stops_its_heartbeat_loses_its_tools() {
     assert!(world.settled("a", key).is_none());
     world.run(2 * SECOND);
     assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+}
+
+#[test]
+fn frames_of_a_client_that_stops_its_heartbeat_show_that_it_is_alive() {
+    let mut world = plain_client();
+    let tools = vec![with!(RegisteredTool::default(), name = "t".into())];
+    let registration = Message::ToolsRegister(with!(ToolsRegister::default(), tools = tools));
+    for message in [Message::Configuration(Configuration::default()), registration, Message::Heartbeat] {
+        world.send("phone", &["a"], &Meta::new(), &message);
+    }
+    world.run(200 * MS);
+    let key = world.call("a", request("t").timeout(200 * SECOND)).unwrap();
+    world.run(SECOND);
+    let Message::ToolUseRequest(asked) = world.received("phone", Kind::TOOL_USE_REQUEST).remove(0) else {
+        panic!()
+    };
+    let progress = Message::ToolProgress(ToolProgress::new(asked.id, ProgressStatus::InProgress));
+    for _ in 0..5 {
+        world.run(20 * SECOND);
+        world.send("phone", &["a"], &Meta::new(), &progress);
+    }
+    world.run(29 * SECOND);
+    assert_eq!((world.settled("a", key).is_none(), world.session("a").tools().len()), (true, 1));
+    for _ in 0..2 {
+        world.run(2 * SECOND);
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Lost { .. }))));
+        assert_eq!(world.session("a").tools().len(), 0);
+        world.send("phone", &["a"], &Meta::new(), &progress);
+        world.run(29 * SECOND);
+        assert_eq!(world.session("a").tools().len(), 1, "until it is silent again");
+    }
 }
 
 #[test]

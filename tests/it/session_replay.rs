@@ -7,7 +7,7 @@ use toolbridge::{
     transport::{Lane, TransportEvent},
 };
 
-use crate::session_world::{Fate, MS, SECOND, World, receivers, request, sent_packet, value};
+use crate::session_world::{Fate, MS, SECOND, World, receivers, request, sent_packet, tool, value};
 
 /// The stanzas of the frames of a type that this participant sent.
 fn stanzas(world: &World, name: &str, kind: Kind) -> Vec<i32> {
@@ -185,6 +185,26 @@ fn idempotent_call_is_reissued_to_another_instance() {
     let asked = stanzas(&world, "a", Kind::TOOL_USE_REQUEST);
     assert_eq!(asked.len(), 2);
     assert_ne!(asked[0], asked[1], "the second request has a new stanza");
+}
+
+#[test]
+fn record_of_a_reissued_call_names_its_present_owner() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let look = || vec![tool("look").options(ToolOptions::default().idempotent())];
+    world.client("phone", Config::default(), &[]);
+    world.with("phone", |session, now| session.offer(now, look())).unwrap().unwrap();
+    world.run(200 * MS);
+    world.call("a", request("look").timeout(20 * SECOND)).unwrap();
+    world.run(100 * MS);
+    let owner = |world: &World| world.session("a").records().pop().unwrap().owner;
+    assert_eq!(owner(&world).unwrap(), "phone");
+    world.leave("phone");
+    world.client("tv", Config::default(), &[]);
+    world.with("tv", |session, now| session.offer(now, look())).unwrap().unwrap();
+    world.client("phone", Config::default(), &[]);
+    world.run(SECOND);
+    assert_eq!(owner(&world).unwrap(), "tv");
 }
 
 #[test]

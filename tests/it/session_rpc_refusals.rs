@@ -28,6 +28,52 @@ fn refused_request_is_not_remembered() {
     assert_eq!(callee.jobs.len(), 1);
 }
 
+#[test]
+fn pings_do_not_count_as_calls() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.calls_per_second = 1;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    callee.join(Participant::new("stranger", "PA_2"));
+    for (name, sid, answered) in [("agent", "PA_1", 3), ("stranger", "PA_2", 1)] {
+        for n in 0..3 {
+            callee.call(&peer(name, sid), &format!("p{n}"), "toolbridge.ping", "");
+        }
+        assert_eq!(callee.got(name).len(), 2 * answered, "{name}");
+    }
+    callee.call(&peer("agent", "PA_1"), "r1", "get_battery", "{}");
+    assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1")], 1));
+}
+
+/// `busy` and `unknown_tool` say that nothing ran.
+#[test]
+fn repeated_request_is_not_refused_while_it_runs() {
+    let mut config = Config::default().answer_rpc();
+    config.caps.requests.calls_per_second = 1;
+    config.caps.calls.open_per_peer = 1;
+    let mut callee = Callee::new(config);
+    callee.join(agent("PA_1"));
+    let who = peer("agent", "PA_1");
+    let repeat = |callee: &mut Callee, what: &str| {
+        callee.call(&who, "r1", "get_battery", "{}");
+        assert_eq!((callee.got("agent"), callee.jobs.len()), (vec![ack("r1")], 1), "{what}");
+    };
+    repeat(&mut callee, "it starts");
+    repeat(&mut callee, "the rate");
+    callee.call(&who, "r1", "get_battery", "no JSON");
+    assert_eq!(callee.got("agent"), [ack("r1")]);
+    callee.pass(2 * SECOND);
+    repeat(&mut callee, "the open calls");
+    callee.session.offer(callee.now, vec![]).unwrap();
+    repeat(&mut callee, "the tool is gone");
+    callee.session.drain(callee.now);
+    repeat(&mut callee, "the client leaves");
+    callee.settle(Ok(value(serde_json::json!({"value": 1}))));
+    assert_eq!(callee.got("agent"), [result("r1", "1")]);
+    callee.call(&who, "r1", "get_battery", "{}");
+    assert_eq!(callee.got("agent"), [ack("r1"), result("r1", "1")]);
+}
+
 /// Others could otherwise fill the queue of packets that wait to be sent.
 #[test]
 fn refusal_that_was_not_sent_is_sent_again_only_to_a_caller_with_rights() {

@@ -16,7 +16,7 @@ fn frame_of(who: &Peer, stanza: i32, meta: &Meta, message: &Message) -> Transpor
 /// Lets a participant show an instance, as one that uses the handshake.
 fn shows(callee: &mut Callee, who: &Peer, instance: &str) {
     let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
-    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let features = ["tool_use", "tool_register", "tool_ack", "tool_claim"].map(String::from).to_vec();
     let it = Message::Configuration(with!(Configuration::default(), features = Some(features)));
     callee.handle(frame_of(who, -1, &meta, &it));
 }
@@ -103,6 +103,52 @@ fn job_of_a_departed_instance_ends_although_its_identity_calls_by_rpc() {
         }
         callee.pass(10 * SECOND);
         assert_eq!(callee.aborted, 1, "{calls_again}");
+    }
+}
+
+#[test]
+fn result_of_a_departed_process_is_awaited_no_longer_although_its_identity_calls_by_rpc() {
+    let mut callee = callee(Config::default());
+    callee.join(agent("PA_1"));
+    let first = peer("agent", "PA_1");
+    shows(&mut callee, &first, "i1");
+    let it = ToolUseRequest::new("c1".parse().unwrap(), "get_battery", Value::empty(), Ok(Execution::Client));
+    callee.handle(frame_of(&first, -2, &Meta::new(), &Message::ToolUseRequest(it)));
+    callee.settle(Ok(Value::empty()));
+    callee.handle(TransportEvent::Left(first));
+    callee.join(agent("PA_2"));
+    for n in 0..3 {
+        callee.call(&peer("agent", "PA_2"), &format!("r{n}"), "set_lamp", "{}");
+        callee.settle(Ok(Value::empty()));
+        assert_eq!(callee.session.is_drained(), n > 0, "{n}");
+        callee.pass(10 * SECOND);
+        assert!(callee.session.is_drained(), "{n}");
+    }
+}
+
+#[test]
+fn claim_of_a_departed_process_ends_although_its_identity_calls_by_rpc() {
+    for says_bye in [false, true] {
+        let mut config = Config::default();
+        config.caps.calls.open_per_peer = 1;
+        let mut callee = callee(config);
+        callee.join(agent("PA_1"));
+        let (first, second) = (peer("agent", "PA_1"), peer("agent", "PA_2"));
+        shows(&mut callee, &first, "i1");
+        let id = "c1".parse().unwrap();
+        let it = ToolUseRequest::new(id, "get_battery", Value::empty(), Ok(Execution::Either));
+        callee.handle(frame_of(&first, -2, &Meta::new(), &Message::ToolUseRequest(it)));
+        assert_eq!(callee.jobs.len(), 0, "it waits for the answer to its claim");
+        callee.handle(TransportEvent::Left(first.clone()));
+        callee.join(agent("PA_2"));
+        callee.call(&second, "r1", "set_lamp", "{}");
+        assert_eq!((callee.jobs.len(), callee.count(Counter::Busy)), (0, 1));
+        match says_bye {
+            true => says_goodbye(&mut callee, &first),
+            false => callee.pass(10 * SECOND),
+        }
+        callee.call(&second, "r2", "set_lamp", "{}");
+        assert_eq!((callee.jobs.len(), callee.count(Counter::Busy)), (1, 1), "{says_bye}");
     }
 }
 

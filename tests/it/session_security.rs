@@ -109,6 +109,12 @@ fn sec_i2_only_the_bound_assistant_may_call_and_replies_to_others_are_limited() 
     world.run(SECOND);
     assert_eq!(world.received("x", Kind::TOOL_USE_RESULT).len(), 30 + 50, "50 refusals in a second");
     assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), 30 + 50);
+    world.run(SECOND);
+    for _ in 0..200 {
+        world.send("b", &["phone"], &none, &Message::ToolUseRequest(plain_request("s0", "t")));
+    }
+    world.run(SECOND);
+    assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), 80 + 50, "also of one that is remembered");
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert!(world.count("phone", "no_sender") >= 180);
     world.handle("phone", |_| Some(Ok(value(1))));

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, Event, Role, ToolOptions,
-    frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
+    frame::{Configuration, ControlStop, Kind, Message, Meta, RegisteredTool, ToolsRegister},
     session::{SelectionPolicy, SendFailure},
     transport::Participant,
 };
@@ -38,6 +38,35 @@ fn assistant_that_returns_within_the_grace_stays_bound() {
     world.run(10 * SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
+}
+
+#[test]
+fn goodbye_of_an_assistant_that_was_given_up_does_not_bind_it() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let meta = Meta::new().with_text("bridge.instance", "i1").with_bool("bridge.heard", true);
+    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let configuration = with!(Configuration::default(), features = Some(features));
+    world.send("a", &["phone"], &meta, &Message::Configuration(configuration));
+    world.run(SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "a");
+    world.assistant("b", Config::default());
+    world.run(20 * SECOND);
+    assert_eq!(world.session("phone").bound().unwrap(), "b", "the first one is silent");
+    world.with("b", |session, now| session.close(now));
+    world.leave("b");
+    world.run(10 * SECOND);
+    let registered = world.received("a", Kind::TOOLS_REGISTER).len();
+    world.ends.get_mut("phone").unwrap().events.clear();
+    let bye = with!(ControlStop::default(), stop_type = Some("all".to_owned()));
+    world.send("a", &["phone"], &Meta::new().with_bool("bridge.bye", true), &Message::ControlStop(bye));
+    world.run(SECOND);
+    let events = &world.ends["phone"].events;
+    assert!(!events.iter().any(|it| matches!(it, Event::Bound(_))), "{events:?}");
+    assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), registered);
 }
 
 #[test]

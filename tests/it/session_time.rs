@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Config, ConnectionState, Role,
+    Config, ConnectionState, Role, Times, ToolOptions,
     frame::{Configuration, Kind, Message, Meta, RegisteredTool, ToolsRegister},
     session::SendFailure,
     transport::{Lane, Participant, TransportEvent},
@@ -11,7 +11,7 @@ use toolbridge::{
 
 use crate::{
     session_lane::{lose, pair, took},
-    session_world::{MS, SECOND, World, request, value},
+    session_world::{MS, SECOND, World, request, tool, value},
 };
 
 /// Each input before the late timers are handled sees the same suspension.
@@ -113,4 +113,56 @@ fn outage_and_suspension_are_no_round_trips() {
         world.with("a", |session, now| session.handle_timeout(now));
     });
     assert_eq!(suspension, 100 * MS, "after a suspension");
+}
+
+#[test]
+fn times_without_end_overflow_nothing() {
+    let mut times = Times::default();
+    for time in [
+        &mut times.call,
+        &mut times.longest_call,
+        &mut times.owner_wait,
+        &mut times.grace,
+        &mut times.heartbeat,
+        &mut times.memory,
+        &mut times.hold,
+        &mut times.rpc_silence,
+        &mut times.announcement,
+        &mut times.stream_idle,
+        &mut times.stream,
+        &mut times.claim,
+        &mut times.denial,
+    ] {
+        *time = Duration::MAX;
+    }
+    for silence in [SECOND, Duration::MAX] {
+        times.silence = silence;
+        let_time_pass(Config::default().times(times.clone()));
+    }
+}
+
+fn let_time_pass(config: Config) {
+    let mut world = World::new();
+    let config = config.consent_available(true);
+    world.assistant("a", config.clone());
+    world.client("phone", config.clone(), &["t"]);
+    world.client("b", config.assistant("a"), &["u"]);
+    world.run(SECOND);
+    let asking = tool("ask").options(ToolOptions::destructive().timeout(Duration::MAX));
+    world.with("phone", |session, now| session.offer(now, vec![tool("t"), asking])).unwrap().unwrap();
+    world.run(SECOND);
+    for name in ["t", "ask", "u", "nothing"] {
+        world.call("a", request(name).timeout(3 * 3_600 * SECOND)).unwrap();
+    }
+    world.run(20 * SECOND);
+    world.leave("b");
+    for state in [ConnectionState::Reconnecting, ConnectionState::Connected] {
+        world.with("a", |session, now| session.handle_event(now, TransportEvent::ConnectionState(state)));
+        world.run(20 * SECOND);
+    }
+    world.now += 3_600 * SECOND; // the process was suspended
+    world.run(20 * SECOND);
+    world.rejoin("phone");
+    world.run(20 * SECOND);
+    assert_eq!((world.ends["phone"].jobs.len(), world.ends["phone"].questions.len()), (1, 1));
 }

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     Config, ConnectionState, Event, Role,
-    frame::{Frame, Kind, Message, Meta},
+    frame::{Acknowledgement, Frame, Kind, Message, Meta},
     session::{Destination, SendFailure, Session},
     transport::{Lane, Participant, TransportEvent},
 };
@@ -249,6 +249,32 @@ fn registration_that_was_not_allowed_does_not_follow_one_of_a_minute_ago() {
     world.run(5 * SECOND);
     let offers = world.session("a").tools();
     assert_eq!(offers.iter().map(|offer| offer.tool.name().as_str()).collect::<Vec<_>>(), ["v"]);
+}
+
+#[test]
+fn acknowledgement_of_no_frame_of_this_run_does_not_show_that_packets_pass() {
+    let mut world = World::pair(&["t"]);
+    world.notes = Some(Vec::new());
+    world.handle("phone", |_| Some(Ok(value(1))));
+    assert!(world.ask("a", request("t")).is_ok());
+    let id = sent_packet(&world, "phone", Kind::TOOL_USE_RESULT);
+    world.with("phone", |session, now| session.handle_send_failed(now, id, SendFailure::NotAllowed));
+    for stanza in [1_000, -1_000] {
+        for named in [None, Some("of-another-run".to_owned())] {
+            let it = with!(
+                Acknowledgement::default(),
+                acknowledged_stanza_id = Some(stanza),
+                acknowledged_message_id = named,
+                success = Some(true)
+            );
+            world.send("a", &["phone"], &Meta::new(), &Message::Acknowledgement(it));
+        }
+    }
+    world.run(100 * MS);
+    assert!(world.ask("a", request("t")).is_err(), "the client may not send");
+    allow_again(&mut world, "phone");
+    world.run(SECOND);
+    assert!(world.ask("a", request("t")).is_ok());
 }
 
 /// The packets before it may have arrived, so the frame is the same one when it is sent again.

@@ -4,7 +4,7 @@
 
 use serde_json::{Value as Json, json};
 use toolbridge::{
-    Config, ConnectionState, Event, Role, Value,
+    Config, ConnectionState, Event, Progress, Role, Value,
     frame::{Acknowledgement, Configuration, Frame, Kind, Message, Meta, ToolsRegister, ViewUpdate},
     session::SendFailure,
     tools::ReportError,
@@ -14,7 +14,7 @@ use toolbridge::{
 use crate::{
     session_disclosure::recorded,
     session_unsent::{allow_again, refuse},
-    session_world::{Fate, MS, SECOND, World, sent_packet},
+    session_world::{Fate, MS, SECOND, World, request, sent_packet},
 };
 
 fn room() -> World {
@@ -150,6 +150,23 @@ fn large_state_that_another_one_replaces_is_sent_no_further() {
     assert!(!world.session("a").is_wanted(before) && world.session("a").is_wanted(world.packet));
     world.with("a", |session, now| session.close(now));
     assert!(!world.session("a").is_wanted(before), "the driver may still have it");
+}
+
+#[test]
+fn state_and_progress_that_are_for_the_model_alone_are_not_sent() {
+    let mut world = room();
+    let hidden = || json!({"note": "planted", "annotations": {"audience": ["assistant"]}});
+    show(&mut world, "load", json!(1)).unwrap();
+    world.run(SECOND);
+    show(&mut world, "load", hidden()).unwrap();
+    world.call("a", request("t")).unwrap();
+    world.run(SECOND);
+    let job = world.ends["phone"].jobs[0].key;
+    let progress = Progress::started().content(Value::from(hidden()));
+    world.with("phone", |session, now| session.progress(now, job, progress));
+    world.run(SECOND);
+    assert_eq!(seen(&world, "phone"), [state("load", 1), state("load", Json::Null)]);
+    assert!(!format!("{:?}", world.ends["a"].events).contains("planted"));
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl CallLog {
     }
 
     /// Notes the participant that must answer.
-    fn owned(&mut self, call: &Key, execution: Execution, owner: &Identity) {
+    pub(super) fn owned(&mut self, call: &Key, execution: Execution, owner: &Identity) {
         if let Some(record) = self.open.get_mut(call) {
             record.owner = Some(owner.clone());
             record.execution = execution;

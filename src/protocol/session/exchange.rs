@@ -5,14 +5,7 @@ mod lifecycle;
 mod receive;
 mod rpc;
 
-use super::{
-    core::Core,
-    incoming::Incoming,
-    jobs::{Ended, Verdict},
-    outgoing::Outgoing,
-    timers::Timer,
-    views::Views,
-};
+use super::{core::Core, incoming::Incoming, jobs::Ended, outgoing::Outgoing, timers::Timer, views::Views};
 
 /// The calls that the local participant makes and those that it runs, and the views that it shows.
 ///
@@ -30,14 +23,6 @@ impl Exchange {
         match ended.job.own {
             Some(key) => self.outgoing.local_job_ended(core, key, ended),
             None => self.incoming.job_ended(core, ended),
-        }
-    }
-
-    pub(super) fn apply_verdict(&mut self, core: &mut Core, verdict: Verdict) {
-        match verdict {
-            Verdict::Nothing => {}
-            Verdict::Ended(ended) => self.job_ended(core, *ended),
-            Verdict::Limited(call, limit) => self.outgoing.limit(call, limit),
         }
     }
 
@@ -94,8 +79,9 @@ impl Exchange {
             Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
             Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
             Timer::Consent(key) => {
-                let verdict = core.time_out_question(key);
-                self.apply_verdict(core, verdict);
+                if let Some(ended) = core.time_out_question(key) {
+                    self.job_ended(core, ended);
+                }
             }
             Timer::Unbound => peers.report_unbound(cx),
             Timer::Announced => self.announced(core),

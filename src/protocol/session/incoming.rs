@@ -22,7 +22,7 @@ use super::{
     core::Core,
     delivery::Purpose,
     ids,
-    jobs::{Ended, Held, Reported, Running, limit_of},
+    jobs::{Ended, Held, Reported, Running},
     peers::Remote,
     timers::Timer,
 };
@@ -109,19 +109,22 @@ impl Incoming {
         let InboundRequest { caller, request, .. } = &inbound;
         let is_named = !inbound.form.is_frame() && core.cx.config.rpc_callers.contains(caller);
         if !is_named && !core.peers.is_bound(&core.cx, caller) {
-            if self.knows(caller, &request.id) && !inbound.is_broadcast() {
-                // The request arrived before, while its sender was bound. The answer from then remains valid.
-                return self.take(core, inbound);
-            }
-            core.cx.complain(caller, Counter::Unauthorized);
             // A request by RPC was counted before its payload was read.
             let may_answer = !inbound.form.is_frame() || core.peers.may_answer_request(&core.cx, caller);
-            if !inbound.is_broadcast() && may_answer {
-                self.deny(core, &inbound, may_be_bound);
+            if inbound.is_broadcast() || !self.knows(caller, &request.id) {
+                core.cx.complain(caller, Counter::Unauthorized);
+                if !inbound.is_broadcast() && may_answer {
+                    self.deny(core, &inbound, may_be_bound);
+                }
+            } else if may_answer {
+                // The request arrived before, while its sender was bound. The answer from then remains valid.
+                self.take(core, inbound);
             }
             return;
         }
-        self.resume(caller); // it is here, whatever was concluded from its silence
+        if inbound.form.is_frame() {
+            self.resume(caller); // it is here, whatever was concluded from its silence
+        }
         let rooms = [inbound.conversation.as_deref(), request.conversation_id.as_deref()];
         if rooms.iter().any(|room| core.cx.is_other_room(*room)) {
             core.cx.complain(caller, Counter::WrongRoom);
@@ -159,7 +162,7 @@ impl Incoming {
                 }
                 // Whichever rule their tools have for a barge-in: `finish` and `report` concern tools that
                 // have started.
-                self.end_claims_for(core, id); // none of them has started
+                self.end_claims_for(core, id, |_| true); // none of them has started
             }
         }
     }
@@ -169,7 +172,7 @@ impl Incoming {
         for key in core.jobs.keys_of(caller, |_| true) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
-        self.end_claims_for(core, caller);
+        self.end_claims_for(core, caller, |_| true);
     }
 
     /// Stops the jobs that a caller requested in another join, in which it was another program. Its calls by RPC go on if it has
@@ -180,6 +183,7 @@ impl Incoming {
         for key in core.jobs.keys_of(caller, |job| job.join != *join && !goes_on(&job.call)) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
+        self.end_claims_for(core, caller, |claimed_in| claimed_in != join);
     }
 
     /// Ends what a caller that has shown no process requested by frames in earlier joins: this one is of another program.
@@ -200,6 +204,7 @@ impl Incoming {
         for key in core.jobs.keys_of(caller, |job| job.join == *join) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
+        self.end_claims_for(core, caller, |claimed_in| claimed_in == join);
     }
 
     /// Handles the end of a peer's job.
@@ -337,7 +342,8 @@ impl Incoming {
         self.caches.get(caller).and_then(|cache| cache.find(call)).is_none_or(|it| it.form.is_frame())
     }
 
-    fn knows(&self, caller: &Identity, call: &CallId) -> bool {
+    /// Returns whether a request of this caller and id is in the table.
+    pub(super) fn knows(&self, caller: &Identity, call: &CallId) -> bool {
         self.caches.get(caller).is_some_and(|cache| cache.find(call).is_some())
     }
 
@@ -664,8 +670,7 @@ fn check_request(core: &Core, request: &ToolUseRequest) -> Result<(ToolName, Dur
         return Err(Ok(request.parameters.clone()));
     }
     let tool = find_tool(core, &request.tool_name).map_err(Err)?;
-    let own = core.cx.local.tool(tool.as_str()).map(|tool| limit_of(tool, limit));
-    Ok((tool, own.unwrap_or(limit)))
+    Ok((tool, limit))
 }
 
 /// Returns the name of a tool that this client runs, or the answer to a call of it.

@@ -5,7 +5,6 @@ mod consent;
 use std::time::Duration;
 
 pub use self::consent::CONSENT_MARGIN;
-pub(super) use self::consent::Verdict;
 use self::consent::{Consents, run_of};
 use super::{
     CallKey, Counter, Event, JobKey, LocalText, Output, Question,
@@ -22,8 +21,8 @@ use crate::{
     protocol::frame::{Message, Meta, ToolProgress},
     sorted::SortedMap,
     tool::{
-        BargeIn, CallId, Consent, ErrorCode, Job, Outcome, Progress, StopReason, Tool, ToolError, ToolName,
-        Visibility, public::stripped,
+        BargeIn, CallId, ErrorCode, Job, Outcome, Progress, StopReason, ToolError, ToolName, Visibility,
+        public::stripped,
     },
     transport::{Identity, Sid},
     value::{Value, floor_char},
@@ -320,15 +319,6 @@ impl Running {
             delivery.to(cx, peers, caller).post_small(&message, None);
         }
         delivery.copy(cx, peers, &Meta::default(), &message);
-    }
-}
-
-/// Returns the limit of a job before it starts. A question to a person may take longer than the tool's own limit.
-pub(super) fn limit_of(tool: &Tool, asked: Duration) -> Duration {
-    let options = tool.tool_options();
-    match options.timeout {
-        Some(own) if options.effective_consent() == Consent::Never => asked.min(own),
-        _ => asked,
     }
 }
 

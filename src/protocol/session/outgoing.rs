@@ -361,17 +361,15 @@ impl Outgoing {
 
     /// Handles the heartbeat timeout of a client.
     pub(super) fn handle_heartbeat_timeout(&mut self, core: &mut Core, id: &Identity) {
-        tracing::info!(peer = %id, "heartbeat timed out");
-        let why = LossCause::Silent(core.cx.config.times.heartbeat);
-        self.lose_calls(core, id, why, |_| true);
-        core.peers.withdraw_silent_client(&mut core.cx, id);
-    }
-
-    /// Sets the time limit of a call that a person has allowed.
-    pub(super) fn limit(&mut self, key: CallKey, limit: Duration) {
-        if let Some(call) = self.calls.get_mut(&key) {
-            call.budget.limit = limit;
+        let (heard, limit) = (core.peers.get(id).map(Remote::silent_since), core.cx.config.times.heartbeat);
+        // Any frame shows that it is alive, not only a heartbeat.
+        let left = limit.saturating_sub(core.cx.now.saturating_duration_since(heard.unwrap_or(core.cx.now)));
+        if !left.is_zero() {
+            return core.cx.set_timer(Timer::Heartbeat(id.clone()), left);
         }
+        tracing::info!(peer = %id, "heartbeat timed out");
+        self.lose_calls(core, id, LossCause::Silent(limit), |_| true);
+        core.peers.withdraw_silent_client(&mut core.cx, id);
     }
 
     /// Settles all open calls. `error` gets the owner, and whether the tool may have run.
@@ -488,8 +486,13 @@ impl Outgoing {
                     call.earlier.remove(owner, asked.instance.as_ref());
                 }
                 self.calls.set_stage(key, Stage::Asked(asked));
-                if first {
-                    self.requested(core, key);
+                match self.calls.get(&key) {
+                    Some(call) if !first => core.cx.log.owned(
+                        &(call.id.clone(), core.cx.local.identity().clone()),
+                        call.execution(),
+                        owner,
+                    ),
+                    _ => self.requested(core, key),
                 }
                 self.watch(core, owner);
             }

@@ -58,7 +58,7 @@ impl Native {
     /// names what was cut. `None` in place of the document means that all of it was cut.
     pub(super) fn cut(&self, places: &[&str], texts: &[&str]) -> (Option<Self>, Vec<Cut>) {
         let mut pointers = Vec::new();
-        let mut is_whole = texts.len().saturating_mul(self.json.len()) > MAX_SEARCH;
+        let mut is_whole = places.contains(&"") || texts.len().saturating_mul(self.json.len()) > MAX_SEARCH;
         let kept = without(&self.json, 0, |pointer, found| {
             let removes = !is_whole
                 && (places.contains(&pointer)

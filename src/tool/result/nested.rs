@@ -68,17 +68,16 @@ impl Nested {
         if !may_hide(value) {
             return None;
         }
-        // The outermost value has a place, too.
-        let mut json = Json::Array(vec![value.to_json()]);
+        let mut json = value.to_json();
         let removed = take_hidden(&mut json);
         if removed.is_empty() {
             return None;
         }
         let is_whole = removed.len() > MAX_BLOCKS;
+        let is_left = removed.iter().all(|(pointer, _)| !pointer.is_empty());
         for (pointer, block) in removed {
-            let inner = pointer.strip_prefix("/0").unwrap_or_default();
             if !is_whole {
-                self.cut.push(Cut::new(part, format!("{at}{inner}")));
+                self.cut.push(Cut::new(part, format!("{at}{pointer}")));
             }
             self.add(&block);
         }
@@ -86,7 +85,7 @@ impl Nested {
             self.cut.push(Cut::new(part, at));
             return Some(None);
         }
-        Some(json.get(0).map(Value::from))
+        Some(is_left.then(|| Value::from(&json)))
     }
 
     /// Returns the places of the blocks in a document.
@@ -169,6 +168,7 @@ mod tests {
                 vec![("widget", "/value/parts/0")],
             ),
             ("a document", native(inside.to_string()), vec![("native", "/_meta/a~1b"), ("native", "/also")]),
+            ("a whole document", native(hidden().to_string()), vec![("native", "")]),
             (
                 "an escaped document",
                 native(json!([hidden(), 5]).to_string().replace("assistant", "\\u0061ssistant")),

@@ -77,17 +77,20 @@ impl ToolResult {
     }
 }
 
-/// Removes the blocks for the model alone from a JSON value, wherever they are, and returns how many there were. An item
-/// of ACP's content goes with its block.
+/// Removes the blocks for the model alone from a JSON value, wherever they are, and returns how many there were. A value
+/// that is one becomes null. An item of ACP's content goes with its block.
 pub(crate) fn strip(json: &mut Json) -> usize {
     take_hidden(json).len()
 }
 
-/// Removes the blocks for the model alone from inside a JSON value, and returns them with their JSON pointers before the
+/// Removes the blocks for the model alone from a JSON value, and returns them with their JSON pointers before the
 /// removal.
 pub(super) fn take_hidden(json: &mut Json) -> Vec<(String, Json)> {
     let mut taken = Taken::default();
-    taken.walk(json);
+    match is_hidden(json) {
+        true => taken.found.push((String::new(), json.take())),
+        false => taken.walk(json),
+    }
     taken.found
 }
 
@@ -136,7 +139,7 @@ impl Taken {
     }
 }
 
-/// Returns the value without the blocks for the model alone.
+/// Returns the value without the blocks for the model alone: nil, if it is one.
 pub(crate) fn stripped(value: &Value) -> Value {
     if !may_hide(value) {
         return value.clone();
@@ -219,6 +222,9 @@ mod tests {
             assert_eq!(strip(&mut json), 5);
             assert_eq!(json, json!({"a": [1, [{"c": 2}]]}));
         }
+        let mut whole = json!({"note": SECRET, "annotations": {"audience": ["assistant"]}});
+        assert!(stripped(&Value::from(&whole)).is_nil());
+        assert_eq!((strip(&mut whole), whole), (1, Json::Null));
         let both = json!([{"type": "text", "annotations": {"audience": ["user", "assistant"]}}, {"type": "text"}, "x"]);
         let mut kept = both.clone();
         assert_eq!((strip(&mut kept), kept), (0, both));

@@ -129,6 +129,11 @@ pub(crate) struct Acknowledged {
 }
 
 impl Delivery {
+    /// Returns whether an acknowledgement may mean a frame of this run: the stanza was used, and not for another call.
+    pub(crate) fn may_have_sent(&self, to: &Identity, stanza: i32, named: Option<&str>) -> bool {
+        stanza.unsigned_abs() <= self.last_stanza() && self.frames.may_mean(to, stanza, named)
+    }
+
     /// Handles a peer's acknowledgement, which may name a call.
     pub(crate) fn acknowledged(&mut self, by: &Identity, stanza: i32, named: Option<&str>) -> Acknowledged {
         // A program that restarts counts its stanzas from 1 again. A late acknowledgement for the earlier run

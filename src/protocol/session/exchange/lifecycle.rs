@@ -306,10 +306,11 @@ impl Exchange {
         let shows_process = remote.present_instance().is_some();
         match join {
             Some(join) if is_in_contact => {
+                self.incoming.stop_jobs_of_other_joins(core, id, &join);
                 if !shows_process {
                     self.end_shown(core, id);
+                    self.incoming.abandon(core, id);
                 }
-                self.incoming.stop_jobs_of_other_joins(core, id, &join);
             }
             Some(_) => self.give_up(core, id),
             None => {

@@ -201,6 +201,7 @@ impl Exchange {
         // section 4.4).
         peers.consider(cx, delivery, id, &received);
         if peers.restore_registration(cx, id) {
+            cx.set_timer(Timer::Heartbeat(id.clone()), cx.config.times.heartbeat);
             self.outgoing.look_for_owners(core);
             self.views.send_due_to(core, id);
         }
@@ -214,7 +215,8 @@ impl Exchange {
         if peers.is_replaced(id, &received) {
             return cx.count(Counter::OutOfOrder);
         }
-        if core.cx.is_client() && core.peers.get(id).is_some_and(Remote::is_silenced) {
+        let is_silenced = core.cx.is_client() && core.peers.get(id).is_some_and(Remote::is_silenced);
+        if is_silenced && !received.is_goodbye() {
             self.note_speech(core, id, false);
         }
         self.dispatch(core, id, received);
@@ -236,7 +238,7 @@ impl Exchange {
         if let Message::Acknowledgement(it) = &message
             && let Some(stanza) = it.acknowledged_stanza_id
         {
-            note_arrival(core, id, stanza);
+            note_arrival(core, id, stanza, it.acknowledged_message_id.as_deref());
         }
         if let Message::Error(error) = &message
             && self.stream_refused(core, id, error)
@@ -317,7 +319,7 @@ impl Exchange {
         }
         for (stanza, held) in carried {
             core.delivery.answered(&core.cx, id, stanza, received.lane, held);
-            note_arrival(core, id, stanza);
+            note_arrival(core, id, stanza, None);
             let it = Acknowledgement { acknowledged_stanza_id: Some(stanza), ..Acknowledgement::default() };
             self.acknowledged_by_assistant(core, id, &it);
         }
@@ -445,10 +447,10 @@ impl Exchange {
     }
 }
 
-/// Notes that a packet of the local participant has arrived.
-fn note_arrival(core: &mut Core, id: &Identity, stanza: i32) {
+/// Notes that a packet of the local participant has arrived, if this acknowledgement may mean a frame that was sent there.
+fn note_arrival(core: &mut Core, id: &Identity, stanza: i32, named: Option<&str>) {
     // Only a counterpart is believed, because anybody in the room can send an acknowledgement.
-    if core.peers.has_counterpart(&core.cx, id) {
+    if core.peers.has_counterpart(&core.cx, id) && core.delivery.may_have_sent(id, stanza, named) {
         core.cx.note_arrival(stanza);
     }
 }

@@ -155,13 +155,14 @@ impl Exchange {
         }
         core.peers.note_packet(&core.cx, id);
         // First the rights, then the rate, the tool and the room.
-        let is_within_rate = core.peers.may_answer_request(&core.cx, id);
         let refused = match () {
             () if !core.cx.answers_rpc() || rpc::is_reserved(&call.method) => {
                 Some(rpc::unsupported(&call.method))
             }
             () => Incoming::why_not_rpc(core, id).map(|refusal| refusal.for_rpc()),
         };
+        let is_counted = refused.is_some() || !call.is_ping();
+        let is_within_rate = !is_counted || core.peers.may_answer_request(&core.cx, id);
         if let Some(error) = refused {
             if Incoming::may_wait_to_be_bound(core, call) {
                 self.note_speech(core, id, false);
@@ -184,6 +185,7 @@ impl Exchange {
             }
             Ok(()) => {
                 let admitted = match is_within_rate {
+                    _ if self.incoming.knows(id, &call.key()) => Ok(()), // it has arrived before, and may run
                     true => self.incoming.admits_rpc(core, id, &call.method, call.size),
                     false => Err(Refusal::busy(&limit_of_rate(core))),
                 };
@@ -206,7 +208,9 @@ impl Exchange {
             // Not remembered: the request has not arrived, and its caller may send it again.
             Err(refusal) => {
                 core.cx.count(refusal.counter());
-                respond(core, call.caller.identity(), &call.key(), refusal.for_rpc());
+                if !self.incoming.knows(call.caller.identity(), &call.key()) {
+                    respond(core, call.caller.identity(), &call.key(), refusal.for_rpc());
+                }
             }
         }
     }

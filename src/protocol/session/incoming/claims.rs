@@ -13,10 +13,10 @@ use crate::{
     clock::Instant,
     protocol::{
         frame::{Acknowledgement, Message, Meta},
-        session::{JobKey, delivery::Sent},
+        session::{JobKey, delivery::Sent, peers::Remote},
     },
     tool::{CallId, ErrorCode, Outcome, ToolError, ToolName},
-    transport::Identity,
+    transport::{Identity, Sid},
 };
 
 /// A claimed call that may not start yet.
@@ -30,6 +30,8 @@ pub(super) struct Claim {
     pub(super) tool: ToolName,
     began: Instant,
     limit: Duration,
+    /// The caller's join at the time of the request.
+    join: Option<Sid>,
 }
 
 impl Claim {
@@ -71,11 +73,11 @@ impl Incoming {
         let job = core.cx.next_job_key();
         let keep = limit.saturating_add(core.cx.config.times.memory);
         core.cx.set_timer(Timer::ClaimDeadline(job), limit);
+        let join = core.peers.get(&inbound.caller).and_then(Remote::sid).cloned();
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
         cache.begin(&inbound.request, Form::Frame, inbound.stanza, keep, RequestState::Claiming);
-        cache
-            .claims
-            .insert(call, Claim { job, stanza: sent.stanza, inbound, tool, began: core.cx.now, limit });
+        let (stanza, began) = (sent.stanza, core.cx.now);
+        cache.claims.insert(call, Claim { job, stanza, inbound, tool, began, limit, join });
     }
 
     /// Sends a claim again, under its stanza. Returns `None` if it was answered.
@@ -109,9 +111,11 @@ impl Incoming {
         }
     }
 
-    /// Ends the claims of a caller that has gone. None of the calls starts.
-    pub(super) fn end_claims_for(&mut self, core: &mut Core, id: &Identity) {
-        for call in self.claimed_of(id) {
+    /// Ends the claims for requests of a caller in these joins, from which it has gone. None of the calls starts.
+    pub(super) fn end_claims_for(&mut self, core: &mut Core, id: &Identity, is_of: impl Fn(&Sid) -> bool) {
+        let Some(cache) = self.caches.get(id) else { return };
+        let its = cache.claims.iter().filter(|(_, claim)| claim.join.as_ref().is_none_or(&is_of));
+        for call in its.map(|(call, _)| call.clone()).collect::<Vec<_>>() {
             self.end_claim(core, id, &call, Err(ToolError::cancelled()));
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Context, Core, Ended, Event, Job, JobKey, Jobs, Output, Peers, Question, Timer};
 use crate::{
     clock::Instant,
-    protocol::session::{CallKey, ids::Instance},
+    protocol::session::ids::Instance,
     sorted::SortedMap,
     tool::{Consent, ErrorCode, Outcome, StopReason, Tool, ToolError, ToolName},
     transport::{Identity, Sid},
@@ -27,17 +27,6 @@ const MAX_GRANTS: usize = 1024;
 pub(super) struct Consents {
     open: SortedMap<JobKey, OpenQuestion>,
     granted: SortedMap<(ToolName, Identity), Grant>,
-}
-
-/// The consequence of a person's answer.
-#[derive(Debug)]
-pub(crate) enum Verdict {
-    /// No further action is needed.
-    Nothing,
-    /// The job has ended.
-    Ended(Box<Ended>),
-    /// The job runs for a local call, whose time limit is now the tool's.
-    Limited(CallKey, Duration),
 }
 
 /// A job that waits for a person's answer.
@@ -109,7 +98,7 @@ impl Jobs {
         let tool =
             cx.local.tool(job.tool.as_str()).filter(|tool| self.consents.must_ask(tool, &job.caller, &run));
         let Some(tool) = tool.cloned() else {
-            cx.output(Output::Execute(job));
+            self.execute(cx, job);
             return None;
         };
         let key = job.key;
@@ -134,11 +123,24 @@ impl Jobs {
         cx.output(Output::Ask(question));
         None
     }
+
+    /// Starts a job within its tool's own limit, which covers the run and not the person's answer.
+    fn execute(&mut self, cx: &mut Context, mut job: Job) {
+        if let Some(own) = cx.local.tool(job.tool.as_str()).and_then(|tool| tool.tool_options().timeout)
+            && let Some(end) = cx.now.checked_add(own)
+            && end < job.deadline
+            && let Some(running) = self.running.get_mut(&job.key)
+        {
+            (job.deadline, job.limit, running.limit) = (end, own, own);
+            cx.set_timer(Timer::JobDeadline(job.key), own);
+        }
+        cx.output(Output::Execute(job));
+    }
 }
 
 impl Core {
-    /// Handles a person's answer to a question.
-    pub(crate) fn answer_question(&mut self, key: JobKey, is_allowed: bool) -> Verdict {
+    /// Handles a person's answer to a question. Returns the job if it has ended.
+    pub(crate) fn answer_question(&mut self, key: JobKey, is_allowed: bool) -> Option<Ended> {
         if is_allowed {
             return self.allow(key);
         }
@@ -146,56 +148,38 @@ impl Core {
     }
 
     /// Handles a question without an answer in time.
-    pub(crate) fn time_out_question(&mut self, key: JobKey) -> Verdict {
+    pub(crate) fn time_out_question(&mut self, key: JobKey) -> Option<Ended> {
         if !self.jobs.awaits_consent(key) {
-            return Verdict::Nothing;
+            return None;
         }
         // The driver still shows the question, and must take it away.
         self.cx.output(Output::Abort { key, reason: StopReason::Deadline });
         self.refuse(key, "nobody answered the question in time")
     }
 
-    fn allow(&mut self, key: JobKey) -> Verdict {
+    fn allow(&mut self, key: JobKey) -> Option<Ended> {
         let Self { cx, jobs, .. } = self;
-        let Some(OpenQuestion { mut job, shown, run }) = jobs.consents.open.remove(&key) else {
-            return Verdict::Nothing;
+        let Some(OpenQuestion { job, shown, run }) = jobs.consents.open.remove(&key) else {
+            return None;
         };
         cx.timers.cancel(&Timer::Consent(key));
         let Some(tool) = cx.local.tool(job.tool.as_str()).cloned() else {
             let error = ToolError::new(ErrorCode::UNKNOWN_TOOL, "the tool is no longer offered");
-            return self.finish_job(key, Err(error)).into();
+            return self.finish_job(key, Err(error));
         };
         if tool != shown {
-            return jobs.ask_or_execute(cx, cx.now, job, run).into(); // the person agreed to another definition of the tool
+            return jobs.ask_or_execute(cx, cx.now, job, run); // the person agreed to another definition of the tool
         }
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
             jobs.consents.grant(&tool, &job.caller, run);
         }
-        // The tool's own limit covers its run, not the person's answer.
-        let mut verdict = Verdict::Nothing;
-        if let Some(own) = tool.tool_options().timeout
-            && let Some(end) = cx.now.checked_add(own)
-            && end < job.deadline
-            && let Some(running) = jobs.running.get_mut(&key)
-        {
-            (job.deadline, job.limit, running.limit) = (end, own, own);
-            match running.own {
-                None => cx.set_timer(Timer::JobDeadline(key), own),
-                Some(call) => {
-                    verdict = Verdict::Limited(call, own);
-                    cx.set_timer(Timer::Deadline(call), own);
-                }
-            }
-        }
-        cx.output(Output::Execute(job));
-        verdict
+        jobs.execute(cx, job);
+        None
     }
 
-    fn refuse(&mut self, key: JobKey, why: &str) -> Verdict {
-        if !self.jobs.awaits_consent(key) {
-            return Verdict::Nothing;
-        }
-        self.finish_job(key, Err(ToolError::new(ErrorCode::PERMISSION_DENIED, why))).into()
+    fn refuse(&mut self, key: JobKey, why: &str) -> Option<Ended> {
+        let error = ToolError::new(ErrorCode::PERMISSION_DENIED, why);
+        if self.jobs.awaits_consent(key) { self.finish_job(key, Err(error)) } else { None }
     }
 }
 
@@ -232,12 +216,6 @@ impl Consents {
             let (tool, caller) = key;
             cx.event(Event::ConsentVoid { tool, caller });
         }
-    }
-}
-
-impl From<Option<Ended>> for Verdict {
-    fn from(ended: Option<Ended>) -> Self {
-        ended.map_or(Self::Nothing, |ended| Self::Ended(Box::new(ended)))
     }
 }
 

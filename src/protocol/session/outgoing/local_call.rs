@@ -10,7 +10,7 @@ use crate::{
             Output,
             codec::result_message,
             disclosure::Discloser,
-            jobs::{Ended, Reported, Running, limit_of},
+            jobs::{Ended, Reported, Running},
         },
     },
     tool::{
@@ -26,23 +26,19 @@ impl Outgoing {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let known = core.cx.local.tool(tool.as_str());
         call.budget.apply(&core.cx, known);
-        let asked = call.budget.limit;
         let Some(known) = known else {
             // The tool was withdrawn while the call was at a client.
             let why = NotOffered::NoSuchTool { owner: None, similar: None };
             let unknown = CallError::unknown_tool(tool.as_str(), why);
             return self.conclude(core, key, Err(unknown));
         };
-        let (own, visibility) = (limit_of(known, asked), known.tool_options().disclose);
-        let mut limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
+        let visibility = known.tool_options().disclose;
+        let limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));
         if limit.is_zero() {
             // The tool's own limit has passed while the call was at a client, which has not started it either.
             let text = format!("not started within {} ms; nothing ran", call.budget.limit.as_millis());
             let error = ToolError::new(ErrorCode::TIMEOUT, text).of_unbegun();
             return self.conclude(core, key, Err(CallError::Tool(error)));
-        }
-        if own < limit {
-            (limit, call.budget.limit) = (own, own);
         }
         let Some((job, running)) = self.show_own(core, key, tool, limit, visibility) else { return };
         let Some(call) = self.calls.get(&key) else { return };
@@ -98,7 +94,7 @@ impl Outgoing {
     pub(crate) fn local_job_ended(&mut self, core: &mut Core, key: CallKey, ended: Ended) {
         let Ended { job, outcome, .. } = ended;
         let Some(call) = self.calls.get(&key) else { return };
-        let (limit, tool, began) = (call.budget.limit, call.tool.clone(), job.reported.anything());
+        let (limit, tool, began) = (job.limit, call.tool.clone(), job.reported.anything());
         let (shown, result) = match outcome {
             Ok(body) => (Ok(body.clone()), Ok(body)),
             Err(error) => {

@@ -178,7 +178,7 @@ impl Outgoing {
     /// Returns when to look again.
     pub(super) fn check_rpc_owner(&mut self, core: &mut Core, owner: &Identity) -> Option<Duration> {
         let (now, silence) = (core.cx.now, core.cx.config.times.rpc_silence);
-        let round = (silence * 3 / 5).max(SHORTEST_ROUND);
+        let round = (silence / 5).saturating_mul(3).max(SHORTEST_ROUND);
         let remote = core.peers.get(owner).filter(|_| rpc::IS_BUILT && core.cx.config.rpc_probe)?;
         let (heard, is_here) = (remote.silent_since(), remote.is_here());
         // The silence of an owner counts only from the call on: before it the owner had nothing to send.
@@ -190,7 +190,7 @@ impl Outgoing {
         if !is_here {
             return (!open.is_empty()).then_some(silence); // an absent owner has its grace period
         }
-        let patience = silence.saturating_add(round * PINGS);
+        let patience = silence.saturating_add(round.saturating_mul(PINGS));
         open.retain(|(key, since)| {
             let is_lost = now.saturating_duration_since(*since) >= patience;
             if is_lost {
