@@ -167,9 +167,9 @@ impl Observed {
             let times = [Some(it.requested), it.delivered, it.started, it.settled, it.late];
             let times = times.map(|at| at.map(|at| self.since(at)));
             let who = (&it.id, &it.tool, it.execution, &it.caller, &it.owner, it.turn);
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "{who:?} {} {:?} {times:?} {:?}\n",
+                "{who:?} {} {:?} {times:?} {:?}",
                 it.request_bytes, it.result_bytes, it.outcome
             );
         }

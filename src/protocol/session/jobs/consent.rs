@@ -159,9 +159,7 @@ impl Core {
 
     fn allow(&mut self, key: JobKey) -> Option<Ended> {
         let Self { cx, jobs, .. } = self;
-        let Some(OpenQuestion { job, shown, run }) = jobs.consents.open.remove(&key) else {
-            return None;
-        };
+        let OpenQuestion { job, shown, run } = jobs.consents.open.remove(&key)?;
         cx.timers.cancel(&Timer::Consent(key));
         let Some(tool) = cx.local.tool(job.tool.as_str()).cloned() else {
             let error = ToolError::new(ErrorCode::UNKNOWN_TOOL, "the tool is no longer offered");
