@@ -228,13 +228,12 @@ impl World {
     /// Adds a join to the room, and announces everybody to it and it to everybody, most of the time.
     fn appears(&mut self, seat: &'static str, who: Participant, program: Option<usize>) {
         say!(self, "{seat} joins as {}", who.sid());
-        for (other, join) in &self.joins {
+        for join in self.joins.values() {
             let wait = self.random.pick(&[1, 10, 10, 100, 1_500, 40_000]);
             let when = self.now + Duration::from_millis(wait);
             self.queued += 1;
             let to = join.who.peer().clone();
             self.queue.insert((when, self.queued), (to, TransportEvent::Joined(who.clone())));
-            let _ = other;
         }
         let present: Vec<_> = self.joins.values().map(|join| join.who.clone()).collect();
         self.joins.insert(seat, Join { who, program });
@@ -869,7 +868,6 @@ impl World {
             if !self.current.values().any(|program| *program == at) {
                 continue;
             }
-            let reported = it.jobs.len() as u64;
             let open: Vec<_> = it
                 .calls
                 .iter()
@@ -879,7 +877,6 @@ impl World {
             if !open.is_empty() {
                 self.breaks(format!("program {at} has {open:?} open after all time limits"));
             }
-            let _ = reported;
             self.drive(at, |session, now| session.close(now));
         }
     }
