@@ -148,6 +148,21 @@ fn second_ordinary_participant_is_admitted_when_the_first_does_not_return() {
 }
 
 #[test]
+fn next_ordinary_participant_is_admitted_when_the_first_has_got_a_role() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    ordinary_client(&mut world, "phone", Config::default(), &["t"]);
+    world.run(SECOND);
+    let end = world.ends.get_mut("phone").unwrap();
+    end.who = end.who.clone().role(Role::Observer);
+    world.announce("phone");
+    world.run(SECOND);
+    ordinary_client(&mut world, "tablet", Config::default(), &["u"]);
+    world.run(SECOND);
+    assert_eq!(owners(&world), ["tablet"]);
+}
+
+#[test]
 fn admitted_participant_keeps_its_place_under_another_sid() {
     let mut world = World::new();
     world.assistant("a", Config::default());

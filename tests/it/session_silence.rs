@@ -313,3 +313,34 @@ fn owner_has_three_pings_to_answer_however_short_the_grace_period_is() {
     world.run(SECOND);
     assert!(world.settled("a", key).is_some());
 }
+
+/// The next run of the program under the same sid may send none.
+#[test]
+fn heartbeats_before_a_goodbye_withdraw_no_tools_of_the_next_run() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(200 * MS);
+    let says = |world: &mut World, meta: &Meta, message: &Message| {
+        world.send("phone", &["a"], meta, message);
+        world.run(100 * MS);
+    };
+    let offered = with!(RegisteredTool::default(), name = "t".to_owned());
+    let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = vec![offered]));
+    let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
+    let configuration = Message::Configuration(with!(Configuration::default(), features = Some(features)));
+    for run in ["one", "two"] {
+        let meta = world.shows("phone", "a", run);
+        says(&mut world, &meta, &configuration);
+        says(&mut world, &Meta::new(), &offered);
+        if run == "one" {
+            says(&mut world, &Meta::new(), &Message::Heartbeat);
+            let bye = Meta::new().with_bool("bridge.bye", true);
+            says(&mut world, &bye, &Message::ControlStop(ControlStop::default()));
+            assert!(world.session("a").tools().is_empty());
+        }
+    }
+    world.run(40 * SECOND);
+    assert_eq!(world.session("a").tools().len(), 1);
+}
