@@ -176,11 +176,13 @@ impl Exchange {
                 SendFailure::TooLarge { size, limit } => {
                     return self.incoming.replace_result(core, &to, &call, too_large(*size, *limit));
                 }
-                _ => self.incoming.result_unsent(&to, &call),
+                _ => {
+                    self.incoming.result_unsent(&to, &call);
+                    // It is sent again under another stanza, so no acknowledgement frees its place.
+                    self.incoming.release_window(core, &to, stanza);
+                }
             },
         }
-        // It is not in flight. If it is sent again, that is under another stanza or without being waited for.
-        self.incoming.release_window(core, &to, stanza);
         // The transport may accept it later. Without permission it waits until other participants receive packets
         // again.
         if matches!(why, SendFailure::QueueFull | SendFailure::Closed | SendFailure::Other(_)) {
@@ -429,7 +431,9 @@ impl Exchange {
             }
             Purpose::Result(_) | Purpose::Request(_) | Purpose::View if times < MAX_REFUSALS => {
                 core.cx.set_timer(Timer::Refused(id.clone(), packet), wait_after_refusals(times));
-                self.incoming.release_window(core, id, stanza);
+                if core.cx.is_client() {
+                    self.incoming.release_window(core, id, stanza); // it waits for up to 8 s
+                }
             }
             _ => {} // it is not kept, or its call ends by its own deadline
         }
