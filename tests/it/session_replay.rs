@@ -448,6 +448,34 @@ fn interrupted_result_leaves_the_window() {
     assert!(keys.iter().all(|key| world.settled("a", *key).is_some_and(Result::is_ok)));
 }
 
+/// The owner has no part in it: nothing has left, and what is behind it still waits.
+#[test]
+fn retransmission_goes_on_after_a_request_that_found_no_room() {
+    let mut world = World::new();
+    let mut config = Config::default();
+    config.caps.frames.retransmit_frames = 1;
+    world.assistant("a", config);
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.run(SECOND);
+    world.fate = Some(Box::new(|_, _, frame| match frame.kind() {
+        Kind::TOOL_USE_REQUEST => Fate::IsLost,
+        _ => Fate::Arrives,
+    }));
+    let keys = [(); 4].map(|()| world.call("a", request("t")).unwrap());
+    world.run(50 * MS);
+    world.notes = Some(Vec::new());
+    world.rejoin("phone");
+    world.run(100 * MS);
+    assert_eq!(world.count("a", "retransmitted"), 1);
+    let packet = sent_packet(&world, "a", Kind::TOOL_USE_REQUEST);
+    world.fate = None;
+    world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::QueueFull));
+    world.run(3 * SECOND);
+    assert!(keys.iter().all(|key| world.settled("a", *key).is_some_and(Result::is_ok)));
+    assert_eq!(world.executed.len(), 4);
+}
+
 /// Sends acknowledgements of the first stanzas, which name a call that the receiver does not know.
 fn acknowledge_another_call(world: &mut World, from: &str, to: &str) {
     for stanza in 1..=80 {
