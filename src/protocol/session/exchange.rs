@@ -70,7 +70,7 @@ impl Exchange {
             Timer::Queue(id) => {
                 delivery.send_waiting(cx, Some(&id));
                 views.send_due_to(core, &id);
-                incoming.send_refused(core, &id);
+                incoming.send_unsent(core, &id);
                 outgoing.send_unsent(core, &id, false);
             }
             Timer::Refused(id, packet) => self.send_refused(core, &id, packet),

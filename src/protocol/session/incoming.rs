@@ -228,8 +228,8 @@ impl Incoming {
         }
     }
 
-    /// Sends a caller the claims and results again that it or the transport had no room for.
-    pub(super) fn send_refused(&mut self, core: &mut Core, id: &Identity) {
+    /// Sends a caller the claims and results again that were not sent.
+    pub(super) fn send_unsent(&mut self, core: &mut Core, id: &Identity) {
         for call in core.delivery.claims_unsent(id) {
             self.claim_again(core, id, &call);
         }
