@@ -62,6 +62,10 @@ fn is_request(_: &str, lane: Lane, frame: &Frame) -> bool {
     lane == Lane::Lossy && frame.kind() == Kind::TOOL_USE_REQUEST
 }
 
+fn is_result(_: &str, lane: Lane, frame: &Frame) -> bool {
+    lane == Lane::Lossy && frame.kind() == Kind::TOOL_USE_RESULT
+}
+
 pub(crate) fn took(world: &mut World) -> Duration {
     let began = world.now;
     world.ask("a", request("t")).unwrap();
@@ -511,6 +515,27 @@ fn losses_that_go_on_are_doubled_for_longer_each_time() {
     assert!(late.len() <= 4 && between.is_sorted(), "these calls waited for a retry: {late:?}");
 }
 
+/// A frame that comes once among others that come twice has lost a packet, which shows that losses go on.
+#[test]
+fn losses_in_both_directions_keep_frames_doubled() {
+    let mut world = pair();
+    let mut count = [0, 3];
+    lose(&mut world, move |name, lane, frame| {
+        let count = &mut count[usize::from(name == "a")];
+        let is_one = is_request(name, lane, frame) || is_result(name, lane, frame);
+        *count += u32::from(is_one);
+        is_one && *count % 13 == 0
+    });
+    let mut late = Vec::new();
+    for call in 0..700 {
+        if took(&mut world) > 60 * MS {
+            late.push(call);
+        }
+        world.run(100 * MS);
+    }
+    assert!(late.iter().all(|call| *call < 20), "these calls waited for a retry: {late:?}");
+}
+
 /// How many frames are sent twice in the ten seconds after a loss, and in the minute after that.
 fn doubles_after_a_loss(half_trip: Duration, passed: u64) -> [u64; 2] {
     let mut world = World::new();
@@ -537,7 +562,7 @@ fn doubles_after_a_loss(half_trip: Duration, passed: u64) -> [u64; 2] {
 
 #[test]
 fn one_loss_on_a_link_of_varying_delay_is_doubled_for_ten_seconds() {
-    for half_trip in [6, 7, 20] {
+    for half_trip in [2, 3, 6, 7, 20] {
         for passed in [50, 300] {
             let [soon, later] = doubles_after_a_loss(half_trip * MS, passed);
             assert!(soon > 0, "half a round trip of {half_trip} ms, {passed} permille late");
@@ -556,6 +581,8 @@ fn full_link_is_not_filled_further() {
     took(&mut world);
     assert_eq!(world.count("a", "fast_doubles"), 0, "a queue has grown");
     world.with("a", |session, now| session.handle_backlog(now, 0));
+    took(&mut world);
+    assert_eq!(world.count("a", "fast_doubles"), 0, "one frame alone that came once looks like a loss");
     took(&mut world);
     assert_eq!(world.count("a", "fast_doubles"), 1);
     world.run(SECOND);

@@ -50,6 +50,8 @@ pub(super) struct FastLane {
     trip: RoundTrip,
     loss: Loss,
     pub(super) flight: Flight,
+    /// Whether the link was full when the last frame was sent.
+    was_full: bool,
     arrivals: Arrivals,
     deferred: Deferred,
     /// The lane of the last received frame.
@@ -65,13 +67,15 @@ impl FastLane {
     }
 
     /// Returns the time after which a frame is sent a second time, if packets are being lost, and not because the link is full.
-    fn spacing(&self, now: Instant, backlog: &Backlog) -> Option<Duration> {
+    fn spacing(&self, now: Instant, is_full: bool) -> Option<Duration> {
         // Measured at 2 % loss on one link (benches/README.md): p99 is 53 ms with doubles and 116 ms without,
         // for 7.4 datagrams a call in place of 5.1. In a full link a double only makes the queue longer that
         // delays the frame.
-        let is_lossy = self.loss.is_recent(now) && !self.trip.is_rising();
-        let is_full = self.flight.len() >= FULL || !backlog.has_room_after(0);
-        (is_lossy && !is_full).then(|| self.trip.spacing())
+        (self.loss.is_recent(now) && !is_full).then(|| self.trip.spacing())
+    }
+
+    fn is_full(&self, backlog: &Backlog) -> bool {
+        self.flight.len() >= FULL || !backlog.has_room_after(0) || self.trip.is_rising()
     }
 }
 
@@ -166,7 +170,10 @@ impl<R: Recipients> To<'_, R> {
                 }
                 let Delivery { links, backlog, .. } = &mut *self.delivery;
                 if let Some(link) = links.get_mut(self.id) {
-                    let spacing = link.lane.spacing(now, backlog);
+                    let is_full = link.lane.is_full(backlog);
+                    // Doubles are left out for at least two frames in a row: their receiver takes one frame for a loss.
+                    let was_full = std::mem::replace(&mut link.lane.was_full, is_full);
+                    let spacing = link.lane.spacing(now, is_full || was_full);
                     let FastLane { flight, trip, .. } = &mut link.lane;
                     flight.begin(now, trip, spacing, stanza, id, payload);
                 }
@@ -196,7 +203,7 @@ impl<R: Recipients> To<'_, R> {
             return; // no state is kept for a participant outside the protocol
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
-        match &incoming.message {
+        let needs_answer = match &incoming.message {
             Message::Acknowledgement(it) => {
                 if let Some(known) = it.acknowledged_stanza_id.filter(|stanza| *stanza != 0) {
                     let named = it.acknowledged_message_id.as_deref();
@@ -204,14 +211,13 @@ impl<R: Recipients> To<'_, R> {
                         lane.arrived(now, known, incoming.lane, incoming.held());
                     }
                 }
-                if it.is_claim() {
-                    lane.arrivals.note(stanza, incoming.lane);
-                }
+                it.is_claim()
             }
-            Message::ToolUseRequest(_) | Message::ToolUseResult(_) | Message::ControlStop(_) => {
-                lane.arrivals.note(stanza, incoming.lane);
-            }
-            _ => {}
+            Message::ToolUseRequest(_) | Message::ToolUseResult(_) | Message::ControlStop(_) => true,
+            _ => false,
+        };
+        if needs_answer && lane.arrivals.note(now, stanza, incoming.lane) && lane.trip.is_long() {
+            lane.loss.note(now);
         }
     }
 
@@ -301,7 +307,7 @@ impl<R: Recipients> To<'_, R> {
         }
         let Delivery { links, backlog, .. } = &mut *self.delivery;
         let Some(lane) = links.get_mut(self.id).map(|link| &mut link.lane) else { return };
-        let (spacing, mut added) = (lane.spacing(now, backlog), 0);
+        let (spacing, mut added) = (lane.spacing(now, lane.is_full(backlog)), 0);
         let flight = &mut lane.flight;
         let before = flight.held();
         let due = flight.due(now, spacing, |bytes| {

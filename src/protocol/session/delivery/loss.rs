@@ -34,8 +34,8 @@ pub(super) enum Answered {
 
 /// The signs of loss under one pair of sids.
 ///
-/// Only a frame that its sender had to send again is a sign, and not what its receiver sees of doubles: a double that is
-/// late, or that a full link left out, would make frames be sent twice for ever.
+/// A frame that its sender had to send again is one, and a frame of the peer's of which one of two packets is missing
+/// ([`Arrivals::note`](super::arrivals::Arrivals::note)).
 #[derive(Debug, Default)]
 pub(super) struct Loss {
     /// A frame was sent again, and none has been answered in time since then.
@@ -61,9 +61,9 @@ impl Loss {
     }
 
     /// Notes a sign of a loss.
-    fn note(&mut self, now: Instant) {
-        // While frames are sent twice, a single loss is no sign. So losses that go on are seen only between such times,
-        // and make the next one longer.
+    pub(super) fn note(&mut self, now: Instant) {
+        // The peer may send too little to show that losses go on. Then they are seen only between the times in which frames are
+        // sent twice, and make the next one longer.
         let goes_on = self.until.is_some() && self.calm < CALM;
         if !self.is_recent(now) {
             self.hold = if goes_on { (self.hold * GROWTH).min(LONGEST_HOLD) } else { HOLD };

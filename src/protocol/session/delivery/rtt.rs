@@ -115,6 +115,11 @@ impl RoundTrip {
         (self.deviation * 2).min(longest).max(SHORTEST_SPACING)
     }
 
+    /// Returns whether an answer always takes longer than the time between two packets of a frame.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_known() && self.floor > self.spacing() * 2
+    }
+
     /// Returns whether a packet can have been sent and answered in this time.
     pub(super) fn may_be_whole(&self, took: Duration) -> bool {
         self.is_known() && took >= self.floor * 7 / 8
