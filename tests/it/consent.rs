@@ -90,6 +90,20 @@ fn declined_consent_is_permission_denied_and_nothing_ran() {
     assert_eq!((record.started, record.outcome), (None, Some(Err(ErrorCode::PERMISSION_DENIED))));
 }
 
+/// The person's time is not the tool's.
+#[test]
+fn timeout_of_an_allowed_tool_names_its_own_limit() {
+    let options = ToolOptions::default().consent(Consent::Always).timeout(2 * SECOND);
+    let mut world = pair(vec![tool("t").options(options)]);
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(5 * SECOND);
+    answer(&mut world, "phone", true);
+    world.run(4 * SECOND);
+    let Some(Err(error)) = world.settled("a", key) else { panic!("no timeout") };
+    let text = error.to_string();
+    assert!(text.contains("2000 ms") || text.contains("2 s"), "{text}");
+}
+
 #[test]
 fn unanswered_consent_is_declined_500_ms_before_the_budget_ends() {
     let mut world = pair(vec![asking("t", Consent::Always)]);

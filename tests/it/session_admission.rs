@@ -7,7 +7,7 @@ use std::time::Duration;
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Identity, Role, ToolError,
     frame::{Configuration, ControlStop, Kind, Message, Meta, RegisteredTool, ToolsRegister},
-    session::{Session, Unaccepted},
+    session::{SelectionPolicy, Session, Unaccepted},
     tools::{NotAdmitted, NotOffered},
     transport::{Participant, ParticipantKind, ROLE_ATTRIBUTE},
 };
@@ -324,6 +324,38 @@ fn missing_assistant_is_reported_once_for_the_same_participants() {
             world.announce(name); // again, as after a change of its metadata
         }
     }
+}
+
+/// An ambiguity ends with the last candidate: who is here is named then. They leave while the author's function is asked
+/// again, so none of them is the only one for a moment.
+#[test]
+fn missing_assistant_is_reported_after_an_ambiguity_too() {
+    let mut world = World::new();
+    let config = Config::default().choose(SelectionPolicy::by(|_, _| None));
+    world.client("phone", config, &["t"]);
+    for name in ["a", "b", "c", "d"] {
+        world.assistant(name, Config::default());
+        world.run(SECOND);
+    }
+    let leaves = |world: &mut World, name: &str| {
+        world.with(name, |session, now| session.close(now));
+        world.leave(name);
+        world.run(SECOND);
+    };
+    leaves(&mut world, "a");
+    let ambiguous = |it: &Event| matches!(it, Event::AmbiguousAssistant { .. });
+    assert!(world.ends["phone"].events.iter().any(ambiguous));
+    world.answers_selections = false;
+    for name in ["b", "c", "d"] {
+        leaves(&mut world, name);
+    }
+    for selection in std::mem::take(&mut world.selections) {
+        world.with("phone", |session, now| session.select(now, selection.1.key, None));
+    }
+    let who = ordinary(&mut world, "person");
+    world.play(&who);
+    world.run(10 * SECOND);
+    assert_eq!(unaccepted(&world, "phone"), [Unaccepted::NoAssistant { here: vec!["person".into()] }]);
 }
 
 /// A ping before its registration was due would prove nothing, and take the place of the one that does.

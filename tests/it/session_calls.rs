@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use toolbridge::{
     CallError, Caps, Config, ErrorCode, Event, Role, Times, ToolOptions, Value,
-    frame::{Configuration, ControlStop, Frame, Kind, Message, Meta},
+    frame::{Configuration, ControlStop, Frame, Kind, Message, Meta, ToolUseResult},
     session::{FrameCaps, Readiness, Request, SendFailure},
     transport::{Participant, Peer, TransportEvent},
 };
 
 use crate::{
     session_protocol::plain_request,
-    session_world::{MS, SECOND, World, request, tool, value},
+    session_world::{MS, SECOND, World, request, sent_packet, tool, value},
 };
 
 #[test]
@@ -623,6 +623,55 @@ fn request_to_a_plain_peer_is_reissued_when_its_configuration_arrives_late() {
     let asked = requests(&world);
     assert_eq!(asked.iter().map(|(_, names_instance)| *names_instance).collect::<Vec<_>>(), [false, true]);
     assert_eq!(asked[0].0, asked[1].0, "both requests have the same id");
+}
+
+/// A plain peer may have the first request already, which nothing but its answer can tell.
+#[test]
+fn request_that_a_plain_peer_may_have_goes_on_when_its_repetition_is_not_sent() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let sid = world.sid();
+    world.play(&Participant::new("phone", sid).role(Role::Client));
+    world.run(SECOND);
+    let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+    world.run(1500 * MS);
+    world.notes = Some(Vec::new());
+    let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+    world.send("phone", &["a"], &meta, &Message::Configuration(Default::default()));
+    world.run(100 * MS);
+    let repetition = sent_packet(&world, "a", Kind::TOOL_USE_REQUEST);
+    world.with("a", |session, now| session.handle_send_failed(now, repetition, SendFailure::QueueFull));
+    assert!(world.settled("a", key).is_none(), "{:?}", world.settled("a", key));
+}
+
+/// Its answer says that nothing of the call runs there.
+#[test]
+fn answered_call_in_the_plain_form_is_not_stopped_at_the_instances_that_appear_later() {
+    for answers in [false, true] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        let sid = world.sid();
+        world.play(&Participant::new("phone", sid).role(Role::Client));
+        world.run(SECOND);
+        let key = world.call("a", request("t").to("phone").timeout(20 * SECOND)).unwrap();
+        world.run(1500 * MS);
+        world.with("a", |session, now| session.cancel(now, key));
+        world.run(100 * MS);
+        let stops = |world: &World| world.received("phone", Kind::CONTROL_STOP).len();
+        assert_eq!(stops(&world), 1);
+        let [Message::ToolUseRequest(request)] = &world.received("phone", Kind::TOOL_USE_REQUEST)[..] else {
+            panic!("one request")
+        };
+        if answers {
+            let late = Message::ToolUseResult(ToolUseResult::new(request.id.clone(), true));
+            world.send("phone", &["a"], &Meta::new(), &late);
+            world.run(100 * MS);
+        }
+        let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
+        world.send("phone", &["a"], &meta, &Message::Configuration(Default::default()));
+        world.run(100 * MS);
+        assert_eq!(stops(&world), if answers { 1 } else { 2 });
+    }
 }
 
 #[test]

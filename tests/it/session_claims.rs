@@ -11,7 +11,7 @@ use toolbridge::{
         Acknowledgement, Configuration, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool,
         ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
-    session::{CallKey, SelectionPolicy, SendFailure},
+    session::{CallKey, Request, SelectionPolicy, SendFailure},
     tools::Execution,
     transport::{Participant, TransportEvent},
 };
@@ -876,7 +876,7 @@ fn claim_window_is_at_most_half_of_the_budget() {
 fn unsent_request_is_run_by_the_assistant() {
     let mut world = home(&["phone"]);
     let large = Value::encode(&serde_json::json!({"x": "y".repeat(20_000)})).unwrap();
-    let result = world.ask("a", toolbridge::session::Request::new("lookup", large));
+    let result = world.ask("a", Request::new("lookup", large));
     assert_eq!(result.unwrap(), value(HERE), "a request too large to be sent runs locally");
     let key = world.call("a", request("lookup")).unwrap();
     let packet = world.count("a", "frames_out");
@@ -1240,4 +1240,27 @@ fn assistant_that_has_left_stays_bound_while_a_claim_waits_for_its_answer() {
     assert_eq!(world.session("phone").bound(), Some(&Identity::from("a")));
     world.run(4 * SECOND);
     assert_eq!(world.session("phone").bound(), Some(&Identity::from("b")));
+}
+
+/// The client's registration says that it takes requests, and this one is too large for it.
+#[test]
+fn call_that_the_assistant_runs_itself_after_all_follows_its_tool_when_interrupted() {
+    let mut world = home(&[]);
+    let report = ToolOptions::default().barge_in(BargeIn::Report);
+    let both = |options: ToolOptions| vec![tool("lookup").options(options)];
+    world
+        .with("a", |session, now| session.offer(now, both(report.clone().prefer_client())))
+        .unwrap()
+        .unwrap();
+    world.client("phone", Config::default(), &[]);
+    world.with("phone", |session, now| session.offer(now, both(report))).unwrap().unwrap();
+    world.run(200 * MS);
+    world.handle("a", |_| None);
+    let turn = world.with("a", |session, _| session.turn()).unwrap();
+    let large = Value::from(serde_json::json!({"pad": "x".repeat(20_000)}));
+    let key = world.call("a", Request::new("lookup", large).turn(turn)).unwrap();
+    assert_eq!(ran(&world), ["a"]);
+    world.with("a", |session, now| session.barge_in(now, turn)).unwrap();
+    let settled = world.settled("a", key).unwrap();
+    assert!(matches!(settled, Err(CallError::Detached)), "{settled:?}");
 }

@@ -239,3 +239,24 @@ fn assistant_that_was_given_up_is_bound_again_when_the_next_one_leaves() {
     world.run(SECOND);
     assert_eq!(bound(&world), Some("a"));
 }
+
+/// Its join was never announced, and so its departure is not.
+#[test]
+fn the_only_candidate_left_is_bound_when_the_other_vanishes_unannounced() {
+    let mut world = two_assistants();
+    world.assistant("c", Config::default());
+    world.run(SECOND);
+    world.with("a", |session, now| session.close(now));
+    world.run(SECOND);
+    assert_eq!(bound(&world), None, "two are left");
+    world.announce = 60 * SECOND;
+    let left = world.ends["c"].who.peer().clone();
+    world.rejoin("c");
+    world.run(SECOND);
+    world.with("phone", |session, now| session.handle_event(now, TransportEvent::Left(left)));
+    world.ends.get_mut("c").unwrap().here = false;
+    world.run(SECOND);
+    assert_eq!(bound(&world), None, "it was heard a moment ago");
+    world.run(6 * SECOND);
+    assert_eq!(bound(&world), Some("b"));
+}

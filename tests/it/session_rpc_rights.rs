@@ -199,6 +199,18 @@ fn goodbye_of_a_caller_without_a_handshake_ends_its_calls() {
     assert_eq!((callee.session.bound(), callee.jobs.len()), (None, 0));
 }
 
+/// The author names it, and it is no candidate for the handshake.
+#[test]
+fn goodbye_of_a_named_caller_without_a_role_ends_its_calls() {
+    let mut callee = callee(Config::default().rpc_caller("web"));
+    callee.join(Participant::new("web", "PA_1"));
+    let who = peer("web", "PA_1");
+    callee.call(&who, "slow", "get_battery", "{}");
+    assert_eq!(callee.jobs.len(), 1);
+    says_goodbye(&mut callee, &who);
+    assert_eq!(callee.aborted, 1);
+}
+
 /// After a rejoin the client sends nothing before the server has listed who is present.
 #[test]
 fn answer_that_waits_for_the_connection_reaches_no_other_program_after_the_rejoin() {

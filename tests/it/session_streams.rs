@@ -6,9 +6,10 @@ use bytes::Bytes;
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Role, Tool, Value,
     frame::{
-        Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool, ToolUseResult, ToolsRegister,
+        Configuration, ControlStop, ErrorMessage, Frame, Kind, Message, Meta, RegisteredTool, ToolUseResult,
+        ToolsRegister,
     },
-    session::{Counter, Output, Request, SendFailure, Session},
+    session::{Counter, Destination, Output, Request, SendFailure, Session},
     tools::RegisterError,
     transport::{
         Lane, Packet, Participant, Peer, STREAM_CHUNK, STREAM_SHA256, STREAM_TOPIC, StreamHeader, StreamPart,
@@ -631,4 +632,53 @@ fn repeated_large_result_is_acknowledged_again() {
     send_parts(&mut world, &phone, &stream);
     assert_eq!(world.count("a", "duplicate"), 1);
     assert_eq!(world.sent("a", Kind::ACKNOWLEDGEMENT).len(), acknowledged + 1);
+}
+
+/// The others still read it.
+#[test]
+fn stream_to_several_is_not_withdrawn_when_one_of_them_refuses_it() {
+    for to in [vec!["phone".into()], vec!["phone".into(), "tv".into()]] {
+        let mut world = pair(&["t"]);
+        world.client("tv", Config::default().streams(true), &["t"]);
+        world.run(200 * MS);
+        let (now, is_one) = (world.now, to.len() == 1);
+        let session = world.ends.get_mut("a").unwrap().session.as_mut().unwrap();
+        session.send(now, Destination::Peers(to), Kind::new(2_000), Meta::new(), text(MIB)).unwrap();
+        let packet = outputs(session).into_iter().find_map(|it| match it {
+            Output::Transmit(packet) => Some(packet),
+            _ => None,
+        });
+        let packet = packet.unwrap();
+        let stream = packet.stream.as_deref().map(str::to_owned);
+        let refusal = with!(
+            ErrorMessage::default(),
+            id = "e".to_owned(),
+            conversation_id = "room".to_owned(),
+            code = 504,
+            message = "no space".to_owned(),
+            severity = 1,
+            originating_id = stream
+        );
+        world.send("phone", &["a"], &Meta::new(), &Message::Error(refusal));
+        world.run(100 * MS);
+        assert_eq!(world.session("a").is_wanted(packet.id), !is_one, "{:?}", world.session("a").stats());
+    }
+}
+
+/// It may have arrived in time if the network had been faster: its sender may try again.
+#[test]
+fn stream_that_takes_too_long_is_refused_and_is_not_malformed() {
+    let mut world = pair(&["t"]);
+    world.call("a", request("t").timeout(300 * SECOND)).unwrap();
+    world.run(50 * MS);
+    let result = result_of(&world, 20 * STREAM_CHUNK);
+    let phone = peer(&world, "phone");
+    for part in parts("s", &result).iter().take(15) {
+        send_parts(&mut world, &phone, std::slice::from_ref(part));
+        world.run(5 * SECOND);
+    }
+    let counted = ["stream_refused", "stream_broken", "malformed"].map(|name| world.count("a", name));
+    assert_eq!(counted, [1, 0, 0]);
+    let is_it = |frame: &Frame| matches!(frame.message(), Ok(Message::Error(it)) if it.code == 504);
+    assert_eq!(world.sent("a", Kind::ERROR).iter().filter(|(_, it)| is_it(it)).count(), 1);
 }
