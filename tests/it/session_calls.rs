@@ -280,16 +280,19 @@ fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
 
 #[test]
 fn goodbye_of_an_assistant_ends_its_requests_that_wait_for_its_configuration() {
-    let mut world = short_of_room(Duration::ZERO);
-    world.run(100 * MS);
-    let instance =
-        world.sent("phone", Kind::CONFIGURATION)[0].1.meta_str("bridge.instance").unwrap().to_owned();
-    say_requests(&mut world, &["1", "2", "3"], &Meta::new().with_text("bridge.to", &instance));
-    say_goodbye(&mut world);
-    say_configuration(&mut world);
-    world.run(SECOND);
-    assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty());
-    assert_eq!(world.count("phone", "held"), 2);
+    for says_goodbye in [false, true] {
+        let mut world = short_of_room(Duration::ZERO);
+        world.run(100 * MS);
+        let to = world.addressed_to("phone");
+        say_requests(&mut world, &["1", "2", "3"], &to);
+        if says_goodbye {
+            say_goodbye(&mut world);
+        }
+        say_configuration(&mut world);
+        world.run(SECOND);
+        assert_eq!(world.received("b", Kind::TOOL_USE_RESULT).len(), if says_goodbye { 0 } else { 2 });
+        assert_eq!(world.count("phone", "held"), 2);
+    }
 }
 
 #[test]

@@ -323,3 +323,14 @@ fn refused_registration_gives_no_position() {
     world.run(200 * MS);
     assert_eq!(by(&mut world).unwrap(), "tv");
 }
+
+/// The tools of an app that is called by RPC are offered when the room announces it.
+#[test]
+fn participant_that_is_called_by_rpc_has_a_position_too() {
+    let config = Config::default().choose(SelectionPolicy::First).rpc_tool("app", tool("t"));
+    let mut world = room_of(config, &["phone"]);
+    world.stranger("app");
+    world.run(SECOND);
+    assert_eq!(world.session("a").tools().len(), 2);
+    assert_eq!(by(&mut world).unwrap(), "phone");
+}

@@ -1264,3 +1264,31 @@ fn call_that_the_assistant_runs_itself_after_all_follows_its_tool_when_interrupt
     let settled = world.settled("a", key).unwrap();
     assert!(matches!(settled, Err(CallError::Detached)), "{settled:?}");
 }
+
+/// It sends no claim, and nothing of the request has left.
+#[test]
+fn request_that_was_never_sent_to_a_client_without_claims_is_run_by_the_assistant() {
+    let mut world = played_home(&["tool_use", "tool_register", "tool_ack"], Some("i1"));
+    world.notes = Some(Vec::new());
+    let key = world.call("a", request("lookup")).unwrap();
+    let packet = sent_packet(&world, "a", Kind::TOOL_USE_REQUEST);
+    world.with("a", |session, now| session.handle_send_failed(now, packet, SendFailure::QueueFull));
+    assert_eq!(ran(&world), ["a"]);
+    assert_eq!(outcome(&world, key), value(HERE));
+}
+
+/// The old instance may have run it, so no claim of the other client lets the assistant run it, too.
+#[test]
+fn call_of_a_replaced_instance_goes_to_another_client_as_a_call_of_clients() {
+    let (world, _) = restarted_home(SelectionPolicy::First, false);
+    let execution = |frame: &Frame| match frame.message() {
+        Ok(Message::ToolUseRequest(request)) => request.execution.ok(),
+        _ => None,
+    };
+    let sent = world.sent("a", Kind::TOOL_USE_REQUEST);
+    let asked: Vec<_> =
+        sent.iter().map(|(to, frame)| (to.first().map(Identity::as_str), execution(frame))).collect();
+    let expected =
+        [("phone", Execution::Either), ("tv", Execution::Client)].map(|(to, it)| (Some(to), Some(it)));
+    assert_eq!(asked.into_iter().filter(|(to, _)| to.is_some()).collect::<Vec<_>>(), expected);
+}

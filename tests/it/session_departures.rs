@@ -3,7 +3,7 @@
 use toolbridge::{
     CallError, Config, Event,
     frame::{Configuration, Kind, Message, Meta},
-    session::Counter,
+    session::{Counter, SelectionPolicy},
     transport::{Participant, TransportEvent},
 };
 
@@ -259,4 +259,19 @@ fn the_only_candidate_left_is_bound_when_the_other_vanishes_unannounced() {
     assert_eq!(bound(&world), None, "it was heard a moment ago");
     world.run(6 * SECOND);
     assert_eq!(bound(&world), Some("b"));
+}
+
+/// The one that came first is selected when the bound one leaves, whatever their names are.
+#[test]
+fn candidates_that_wait_keep_the_order_in_which_they_came() {
+    let mut world = World::new();
+    world.client("phone", Config::default().choose(SelectionPolicy::First), &["t"]);
+    for name in ["a", "c", "b"] {
+        world.assistant(name, Config::default());
+        world.run(SECOND);
+    }
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(SECOND);
+    assert_eq!(bound(&world), Some("c"));
 }

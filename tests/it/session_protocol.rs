@@ -9,7 +9,7 @@ use toolbridge::{
         RegisteredTool, ToolProgress, ToolUseRequest, ToolUseResult, ToolsRegister,
     },
     session::{CallState, Request},
-    tools::{Execution, ProgressStatus},
+    tools::{Execution, NotOffered, ProgressStatus},
     transport::Participant,
 };
 
@@ -647,4 +647,28 @@ fn unrecoverable_error_of_the_assistant_ends_the_binding() {
     assert!(world.session("phone").bound().is_none());
     let reported = |event: &&Event| matches!(event, Event::PeerError { code: 501, .. });
     assert_eq!(world.ends["phone"].events.iter().filter(reported).count(), 2);
+}
+
+/// Reasons are for people: what takes more than 8 KiB is not kept.
+#[test]
+fn reasons_of_left_out_tools_are_read_up_to_8_kib() {
+    for (length, is_read) in [(8_000, true), (8_200, false)] {
+        let mut world = World::new();
+        world.assistant("a", Config::default());
+        let sid = world.sid();
+        world.play(&Participant::new("phone", sid).role(Role::Client));
+        world.run(200 * MS);
+        let shown = world.shows("phone", "a", "phone");
+        let features = Some(["tool_use", "tool_register"].map(str::to_owned).to_vec());
+        let configuration = with!(Configuration::default(), features = features);
+        world.send("phone", &["a"], &shown, &Message::Configuration(configuration));
+        let mut meta = Meta::new();
+        meta.set("bridge.leftOut", [["large", &"x".repeat(length)]]).unwrap();
+        world.send("phone", &["a"], &meta, &Message::ToolsRegister(ToolsRegister::default()));
+        world.run(SECOND);
+        let why = world.session("a").why_not_offered("large");
+        let is_it = |why: &NotOffered| matches!(why, NotOffered::LeftOut { .. });
+        let is_left_out = matches!(&why, CallError::UnknownTool { why, .. } if is_it(why));
+        assert_eq!(is_left_out, is_read, "{why}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use toolbridge::{
     BargeIn, CallError, Config, ErrorCode, Event, Role, Tool, ToolOptions, Value,
-    frame::{ControlStop, Kind, Message, Meta},
+    frame::{Configuration, ControlStop, Frame, Kind, Message, Meta},
     session::{CallKey, CallState, Request, SendFailure, TurnKey},
     tools::StopReason,
     transport::Participant,
@@ -523,4 +523,41 @@ fn stop_of_all_calls_leaves_what_a_barge_in_left_running() {
     world.send("phone", &["a"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
     world.run(SECOND);
     assert_eq!((world.ends["a"].aborted.len(), world.session("a").open_calls()), (0, 1));
+}
+
+/// A client repeats after a rejoin what was not acknowledged, in the order in which it was sent.
+#[test]
+fn repeated_stops_of_all_calls_end_nothing_that_began_since() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    offer(&mut world, "a");
+    let joins = |world: &mut World| {
+        let sid = world.sid();
+        world.play(&Participant::new("tv", sid).role(Role::Client).allowed_to_stop(true));
+        world.run(200 * MS);
+        let shown = world.shows("tv", "a", "tv");
+        world.send("tv", &["a"], &shown, &Message::Configuration(Configuration::default()));
+        world.run(200 * MS);
+    };
+    let stops = |world: &mut World, stanza| {
+        let stop = Message::ControlStop(ControlStop::default());
+        let bytes = Frame::write(stanza, "room", &Meta::new(), &stop).unwrap();
+        world.send_bytes("tv", &["a"], &bytes);
+        world.run(100 * MS);
+    };
+    joins(&mut world);
+    let before = world.call("a", request("cancel")).unwrap();
+    for stanza in [50, 90] {
+        stops(&mut world, stanza);
+    }
+    assert!(world.settled("a", before).is_some());
+    let since = world.call("a", request("cancel")).unwrap();
+    world.leave("tv");
+    joins(&mut world);
+    for stanza in [50, 90] {
+        stops(&mut world, stanza);
+    }
+    assert!(world.settled("a", since).is_none(), "{:?}", world.settled("a", since));
+    stops(&mut world, 91);
+    assert!(world.settled("a", since).is_some());
 }

@@ -11,7 +11,7 @@ use std::{
 
 use ed25519_compact::x25519::{PublicKey, SecretKey};
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use toolbridge::{
     CallError, CallId, Config, ConnectionState, Event, Identity, Outcome, Progress, Role, Tool, Value,
     frame::{ErrorMessage, Frame, Kind, Message, Meta},
@@ -507,6 +507,13 @@ impl World {
     }
 
     /// The messages of this type that a played participant received.
+    /// The `meta` of a request that names the instance of this session, which has sent its Configuration.
+    pub(crate) fn addressed_to(&self, name: &str) -> Meta {
+        let (_, configuration) = &self.sent(name, Kind::CONFIGURATION)[0];
+        let instance = configuration.meta_str("bridge.instance").unwrap();
+        Meta::new().with_text("bridge.to", &hex(&Sha256::digest(instance)[..8]))
+    }
+
     pub(crate) fn received(&self, name: &str, kind: Kind) -> Vec<Message> {
         let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
         of_kind.map(|(_, frame)| frame.message().unwrap()).collect()
