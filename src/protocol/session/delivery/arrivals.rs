@@ -23,7 +23,7 @@ pub(super) struct Arrivals {
     /// How many frames in a row up to it came twice.
     twice: u32,
     /// Whether it came once, after [`TWICE_IN_A_ROW`] that came twice.
-    is_odd: bool,
+    is_single: bool,
 }
 
 #[derive(Debug)]
@@ -69,9 +69,9 @@ impl Arrivals {
             self.counted = *stanza;
             match it.packets {
                 0 => {} // it arrived on `_reliable` only
-                1 => self.is_odd = std::mem::take(&mut self.twice) >= TWICE_IN_A_ROW,
+                1 => self.is_single = std::mem::take(&mut self.twice) >= TWICE_IN_A_ROW,
                 _ => {
-                    is_lost |= std::mem::take(&mut self.is_odd);
+                    is_lost |= std::mem::take(&mut self.is_single);
                     self.twice = self.twice.saturating_add(1);
                 }
             }
