@@ -12,7 +12,7 @@ use toolbridge::{
 
 use crate::{
     session_protocol::plain_request,
-    session_world::{MS, SECOND, World, receivers, request, tool, value},
+    session_world::{Key, MS, SECOND, World, receivers, request, tool, value},
 };
 
 fn count(world: &World, name: &str, kind: Kind) -> usize {
@@ -654,4 +654,25 @@ fn fast_lane_is_used_at_once_to_another_process_under_the_same_sid() {
     world.call("a", request("t")).unwrap();
     let asked = world.ends["a"].log.iter().rfind(|(_, _, frame)| frame.kind() == Kind::TOOL_USE_REQUEST);
     assert_eq!(asked.unwrap().1, Lane::Lossy);
+}
+
+/// What the client sent before its Configuration had arrived may be lost, also its registration.
+#[test]
+fn registration_is_sent_again_when_the_assistant_has_heard_the_client_at_last() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    let sid = world.sid();
+    world.play(&Participant::new("a", sid).agent(true));
+    world.run(200 * MS);
+    let (key, from) = (Key::of("a"), world.ends["a"].who.peer().clone());
+    let configuration = configuration(&["tool_use", "tool_register"]);
+    for (heard, registrations) in [(false, 1), (true, 2), (true, 2)] {
+        let meta = key.shows(&world, "phone", &from, heard);
+        world.send("a", &["phone"], &meta, &configuration);
+        world.run(100 * MS);
+        let accepted = with!(ToolsRegisterAck::default(), success = true, tool_count = 1);
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolsRegisterAck(accepted));
+        world.run(2 * SECOND);
+        assert_eq!(world.received("a", Kind::TOOLS_REGISTER).len(), registrations, "{heard}");
+    }
 }

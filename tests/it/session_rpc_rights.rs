@@ -211,6 +211,27 @@ fn goodbye_of_a_named_caller_without_a_role_ends_its_calls() {
     assert_eq!(callee.aborted, 1);
 }
 
+/// The grace period of the later join begins, and nothing else would end what the earlier one asked for.
+#[test]
+fn call_of_an_earlier_join_ends_with_the_join_of_another_program() {
+    for is_another in [false, true] {
+        let mut callee = callee(Config::default());
+        callee.join(agent("PA_1"));
+        callee.call(&peer("agent", "PA_1"), "slow", "get_battery", "{}");
+        callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+        callee.join(agent("PA_2"));
+        match is_another {
+            true => shows(&mut callee, &peer("agent", "PA_2"), "i1"),
+            false => callee.call(&peer("agent", "PA_2"), "again", "get_battery", "{}"),
+        }
+        callee.pass(SECOND);
+        assert_eq!(callee.aborted, 0, "{is_another}");
+        callee.handle(TransportEvent::Left(peer("agent", "PA_2")));
+        callee.pass(SECOND);
+        assert_eq!(callee.aborted, usize::from(is_another));
+    }
+}
+
 /// After a rejoin the client sends nothing before the server has listed who is present.
 #[test]
 fn answer_that_waits_for_the_connection_reaches_no_other_program_after_the_rejoin() {

@@ -10,6 +10,7 @@
 //! cargo test --test small_world -- --seeds 1..100000
 //! cargo test --test small_world -- --table 1..1000
 //! cargo test --test small_world -- --seed 17 --trace --shrink
+//! cargo test --test small_world -- --steps "Enters(Phone), Enters(A), Calls(A, Plain)" [--lossy]
 //! cargo test --test small_world -- --seeds 1..1000 --only Consent --only OneRun
 //! cargo test --test small_world -- --seeds 1..1000 --without Views
 //! cargo test --test small_world -- --table 1..1000 --avoid LosesRole --avoid Stranger
@@ -69,7 +70,7 @@ const KNOWN: &[Breach] = &[];
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    let modes = ["--seed", "--seeds", "--exhaust", "--minutes", "--table", "--record"];
+    let modes = ["--steps", "--seed", "--seeds", "--exhaust", "--minutes", "--table", "--record"];
     if args.iter().any(|arg| modes.contains(&arg.as_str())) {
         return match run_args(&args) {
             Ok(()) => ExitCode::SUCCESS,
@@ -119,6 +120,11 @@ fn run_args(args: &[String]) -> Result<(), String> {
     let wanted = move |rule: &Rule| (only.is_empty() || only.contains(rule)) && !without.contains(rule);
     let avoided = args.windows(2).filter(|pair| pair[0] == "--avoid").map(|pair| pair[1].clone());
     let avoided: Vec<String> = avoided.collect();
+    if let Some(text) = after("--steps") {
+        let run = walk::of_text(text, has("--lossy"), Instant::now())?;
+        let broken = run.broken.into_iter().filter(|((rule, _), _)| wanted(rule));
+        return report(&broken.collect());
+    }
     if let Some(seed) = after("--seed") {
         return one(number(seed)?, &avoided, has("--trace"), has("--shrink"), wanted);
     }

@@ -110,6 +110,25 @@ pub(crate) fn of_steps(
     })
 }
 
+/// Runs the steps that [`show`] has written, each of which must be possible.
+pub(crate) fn of_text(text: &str, lossy: bool, base: Instant) -> Result<Run, String> {
+    let mut world = World::new(base, 0, lossy, true);
+    let mut steps = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let names = |event: &Event| {
+            let left = rest.strip_prefix(&format!("{event:?}"))?;
+            left.strip_prefix(", ").or_else(|| left.is_empty().then_some(left)).map(|left| (*event, left))
+        };
+        let (event, left) = world.possible().iter().find_map(names).ok_or(format!("not possible: {rest}"))?;
+        rest = left;
+        steps.push(event);
+        world.step(event);
+    }
+    world.finish();
+    Ok(Run { steps, broken: world.broken, reached: world.reached, ..Run::default() })
+}
+
 /// A panic breaks a rule.
 fn caught(steps: &mut Vec<Event>, run: impl FnOnce(&mut Vec<Event>) -> World) -> Run {
     match catch_unwind(AssertUnwindSafe(|| run(steps))) {

@@ -1075,7 +1075,9 @@ impl World {
             |it: &&Call| it.program == caller && it.id == id && it.ran_at.is_none_or(|at| at == program);
         let same = self.calls.iter().filter(is_here);
         // The client does not know the ids of calls that the assistant runs itself.
-        let is_remembered = |it: &&Call| it.began + MEMORY >= self.now;
+        // A suspension of a minute does not prolong that.
+        let has_slept = |it: &Call| self.slept_at.is_some_and(|at| it.began <= at);
+        let is_remembered = |it: &&Call| it.began + MEMORY > self.now && !has_slept(it);
         let in_both_forms: u32 = same.filter(is_remembered).map(|it| it.starts - it.own_starts).sum();
         if self.calls[call].starts > 1 {
             self.breaks((Rule::OneRun, "a request runs twice"), text.clone());
@@ -1479,7 +1481,7 @@ impl World {
         self.pass(Duration::from_secs(10));
         // The client forgets what a departed assistant has called. Such a call ends with its time limit.
         let is_forgotten =
-            |it: &Call| it.began + GRACE + MEMORY < began || self.slept_at.is_some_and(|at| it.began <= at);
+            |it: &Call| it.began + MEMORY < began || self.slept_at.is_some_and(|at| it.began <= at);
         let is_old = |it: &&Call| !it.ended && is_forgotten(it);
         let old = self.calls.iter().filter(is_old).count();
         for seat in [Seat::Phone, stays] {

@@ -180,10 +180,12 @@ impl Incoming {
     pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
         let calls_again = core.peers.get(caller).is_some_and(Remote::calls_by_rpc);
         let goes_on = |call: &CallId| calls_again && !self.is_in_frames(caller, call);
-        for key in core.jobs.keys_of(caller, |job| job.join != *join && !goes_on(&job.call)) {
+        let here = core.peers.get(caller).and_then(Remote::sid).cloned();
+        let is_other = |of: &Sid| of != join && Some(of) != here.as_ref();
+        for key in core.jobs.keys_of(caller, |job| is_other(&job.join) && !goes_on(&job.call)) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
-        self.end_claims_for(core, caller, |claimed_in| claimed_in != join);
+        self.end_claims_for(core, caller, is_other);
     }
 
     /// Ends what a caller that has shown no process requested by frames in earlier joins: this one is of another program.

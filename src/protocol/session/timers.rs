@@ -6,7 +6,7 @@ use super::{CallKey, JobKey};
 use crate::{
     clock::{Instant, later},
     sorted::{SortedMap, SortedSet},
-    transport::Identity,
+    transport::{Identity, Sid},
 };
 
 /// The kinds of timers. Each has at most one deadline. It keeps a deadline that it has, however often it is set again
@@ -25,6 +25,8 @@ pub(super) enum Timer {
     Unannounced,
     /// The grace period of a peer that left is over.
     Grace(Identity),
+    /// That of an earlier join than this one is over, because another program's join under its identity has ended.
+    Former(Identity, Sid),
     /// A peer that a caller named has not answered. Call it as a plain one.
     Silent(Identity),
     /// Send the registration again.

@@ -150,6 +150,8 @@ impl Views {
     /// Sends a client the states that it must be sent, ends first: a client that has as many views as it takes would end
     /// one for a new one.
     pub(super) fn send_due_to(&mut self, core: &mut Core, id: &Identity) {
+        // It has registered, which it does with the assistant that it has bound.
+        let takes_views = |it: &Remote| it.is_registered() && it.is_reachable() && it.lists(Feature::View);
         if !core.peers.get(id).is_some_and(takes_views) {
             return;
         }
@@ -298,11 +300,6 @@ impl Views {
 /// Client: reports that a view has ended.
 fn ended(core: &mut Core, id: &Identity, name: &str) {
     core.cx.event(Event::View { by: id.clone(), view: ViewUpdate::new(name, Value::nil()) });
-}
-
-/// Returns whether a client is sent views: it has registered, which it does with the assistant that it has bound.
-fn takes_views(remote: &Remote) -> bool {
-    remote.is_registered() && remote.is_reachable() && remote.lists(Feature::View)
 }
 
 /// Sends a client a state, `again` under its stanza. One that does not take byte streams gets only states that fit a packet.

@@ -88,7 +88,7 @@ impl Exchange {
     }
 
     pub(crate) fn receive_stream(&mut self, core: &mut Core, from: &Peer, part: StreamPart) {
-        if core.peers.held.has_stream(from, part.id()) {
+        if core.peers.held.header_of(from, part.id()).is_some() {
             return core.peers.held.hold(&mut core.cx, from, HeldItem::Part(part), Timer::Unannounced);
         }
         self.receive_part(core, from, part);

@@ -352,11 +352,11 @@ impl Peers {
         let Some(remote) = self.remotes.get_mut(id) else { return Greeting::Ignored };
         let is_news = has_heard && !std::mem::replace(&mut remote.pair.is_heard, true);
         delivery.note_configuration(id, has_heard);
-        if !has_heard {
-            // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
-            if was_long_ago(cx.now, remote.pair.greeted_at) {
-                self.send_configuration(cx, delivery, id);
-            }
+        // The local one may be in transit. Frames after it may have arrived in a join that the peer has left.
+        if !has_heard && was_long_ago(cx.now, remote.pair.greeted_at) {
+            self.send_configuration(cx, delivery, id);
+        }
+        if !has_heard || is_news {
             self.register_once_more(cx, delivery, id);
         }
         Greeting::Repeated { may_lack_frames: !has_heard || is_news }

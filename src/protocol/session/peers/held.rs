@@ -45,7 +45,7 @@ pub(crate) struct Held {
 }
 
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     since: Instant,
     from: Peer,
     item: HeldItem,
@@ -116,12 +116,8 @@ impl Held {
         self.items.iter().any(|it| it.from.identity() == id && matches!(it.item, HeldItem::Frame(_)))
     }
 
-    /// Returns whether the header of this stream waits.
-    pub(crate) fn has_stream(&self, from: &Peer, id: &str) -> bool {
-        self.header_of(from, id).is_some()
-    }
-
-    fn header_of(&self, from: &Peer, id: &str) -> Option<&Entry> {
+    /// Returns the header of this stream if it waits.
+    pub(crate) fn header_of(&self, from: &Peer, id: &str) -> Option<&Entry> {
         let is_it = |item: &HeldItem| matches!(item, HeldItem::Part(StreamPart::Header(it)) if *it.id == *id);
         self.items.iter().find(|it| is_it(&it.item) && it.from == *from)
     }

@@ -461,11 +461,15 @@ fn begin_grace(cx: &mut Context, id: &Identity) {
     cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
 }
 
-/// Ends the grace period of an earlier join if calls were possible in the one that ends now, whose own begins. A join that
-/// has shown nothing does not prolong it.
+/// Ends the grace period of an earlier join if calls were possible in the one that ends now, whose own begins: what was asked
+/// for in the earlier one stops. A join that has shown nothing does not prolong it.
 fn end_grace_if_back(cx: &mut Context, id: &Identity, remote: &Remote) {
-    if remote.is_in_contact(cx) {
-        cx.timers.cancel(&Timer::Grace(id.clone()));
+    let grace = Timer::Grace(id.clone());
+    if remote.is_in_contact(cx) && cx.timers.is_set(&grace) {
+        cx.timers.cancel(&grace);
+        if let Some(join) = remote.sid().filter(|_| !remote.calls_by_rpc()) {
+            cx.set_timer(Timer::Former(id.clone(), join.clone()), Duration::ZERO);
+        }
     }
 }
 
