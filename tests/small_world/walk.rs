@@ -120,7 +120,8 @@ pub(crate) fn of_text(text: &str, lossy: bool, base: Instant) -> Result<Run, Str
             let left = rest.strip_prefix(&format!("{event:?}"))?;
             left.strip_prefix(", ").or_else(|| left.is_empty().then_some(left)).map(|left| (*event, left))
         };
-        let (event, left) = world.possible().iter().find_map(names).ok_or(format!("not possible: {rest}"))?;
+        let (event, left) =
+            world.possible().iter().find_map(names).ok_or_else(|| format!("not possible: {rest}"))?;
         rest = left;
         steps.push(event);
         world.step(event);
