@@ -822,7 +822,7 @@ impl World {
                 self.queue.insert(key, (to, TransportEvent::Stream { from, part }));
             }
             TransportEvent::Stream { from, part: StreamPart::Chunk { id, index, bytes } }
-                if self.random.percent(30) =>
+                if self.random.percent(70) =>
             {
                 let bytes = bytes.iter().map(|byte| byte ^ 1).collect();
                 let part = StreamPart::Chunk { id, index, bytes };
