@@ -90,7 +90,7 @@ fn declined_consent_is_permission_denied_and_nothing_ran() {
     assert_eq!((record.started, record.outcome), (None, Some(Err(ErrorCode::PERMISSION_DENIED))));
 }
 
-/// The person's time is not the tool's.
+/// The tool's time does not begin before the person has answered.
 #[test]
 fn timeout_of_an_allowed_tool_names_its_own_limit() {
     let options = ToolOptions::default().consent(Consent::Always).timeout(2 * SECOND);
@@ -101,7 +101,7 @@ fn timeout_of_an_allowed_tool_names_its_own_limit() {
     world.run(4 * SECOND);
     let Some(Err(error)) = world.settled("a", key) else { panic!("no timeout") };
     let text = error.to_string();
-    assert!(text.contains("2000 ms") || text.contains("2 s"), "{text}");
+    assert!(text.contains("2000 ms"), "{text}");
 }
 
 #[test]

@@ -326,8 +326,8 @@ fn missing_assistant_is_reported_once_for_the_same_participants() {
     }
 }
 
-/// An ambiguity ends with the last candidate: who is here is named then. They leave while the author's function is asked
-/// again, so none of them is the only one for a moment.
+/// The candidates leave while the client asks the author's function again, so it never sees one of them alone. When the last
+/// one has left, the client reports that there is no assistant, and names who is here.
 #[test]
 fn missing_assistant_is_reported_after_an_ambiguity_too() {
     let mut world = World::new();

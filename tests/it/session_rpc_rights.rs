@@ -199,7 +199,7 @@ fn goodbye_of_a_caller_without_a_handshake_ends_its_calls() {
     assert_eq!((callee.session.bound(), callee.jobs.len()), (None, 0));
 }
 
-/// The author names it, and it is no candidate for the handshake.
+/// The author names the caller, which has no role and so performs no handshake.
 #[test]
 fn goodbye_of_a_named_caller_without_a_role_ends_its_calls() {
     let mut callee = callee(Config::default().rpc_caller("web"));
@@ -211,7 +211,7 @@ fn goodbye_of_a_named_caller_without_a_role_ends_its_calls() {
     assert_eq!(callee.aborted, 1);
 }
 
-/// The grace period of the later join begins, and nothing else would end what the earlier one asked for.
+/// The client then waits for the later program, so it must stop what the earlier one asked for.
 #[test]
 fn call_of_an_earlier_join_ends_with_the_join_of_another_program() {
     for is_another in [false, true] {

@@ -665,7 +665,7 @@ fn stream_to_several_is_not_withdrawn_when_one_of_them_refuses_it() {
     }
 }
 
-/// It may have arrived in time if the network had been faster: its sender may try again.
+/// A faster network could have carried the stream, so its sender may try again.
 #[test]
 fn stream_that_takes_too_long_is_refused_and_is_not_malformed() {
     let mut world = pair(&["t"]);

@@ -506,7 +506,6 @@ impl World {
         Key::of(process).shows(self, to, self.ends[name].who.peer(), true)
     }
 
-    /// The messages of this type that a played participant received.
     /// The `meta` of a request that names the instance of this session, which has sent its Configuration.
     pub(crate) fn addressed_to(&self, name: &str) -> Meta {
         let (_, configuration) = &self.sent(name, Kind::CONFIGURATION)[0];
@@ -514,6 +513,7 @@ impl World {
         Meta::new().with_text("bridge.to", &hex(&Sha256::digest(instance)[..8]))
     }
 
+    /// The messages of this type that a played participant received.
     pub(crate) fn received(&self, name: &str, kind: Kind) -> Vec<Message> {
         let of_kind = self.ends[name].inbox.iter().filter(|(_, frame)| frame.kind() == kind);
         of_kind.map(|(_, frame)| frame.message().unwrap()).collect()

@@ -121,9 +121,8 @@ fn run_args(args: &[String]) -> Result<(), String> {
     let avoided = args.windows(2).filter(|pair| pair[0] == "--avoid").map(|pair| pair[1].clone());
     let avoided: Vec<String> = avoided.collect();
     if let Some(text) = after("--steps") {
-        let run = walk::of_text(text, has("--lossy"), Instant::now())?;
-        let broken = run.broken.into_iter().filter(|((rule, _), _)| wanted(rule));
-        return report(&broken.collect());
+        let broken = walk::of_text(text, has("--lossy"), Instant::now())?;
+        return report(&broken.into_iter().filter(|((rule, _), _)| wanted(rule)).collect());
     }
     if let Some(seed) = after("--seed") {
         return one(number(seed)?, &avoided, has("--trace"), has("--shrink"), wanted);

@@ -111,9 +111,8 @@ pub(crate) fn of_steps(
 }
 
 /// Runs the steps that [`show`] has written, each of which must be possible.
-pub(crate) fn of_text(text: &str, lossy: bool, base: Instant) -> Result<Run, String> {
+pub(crate) fn of_text(text: &str, lossy: bool, base: Instant) -> Result<Broken, String> {
     let mut world = World::new(base, 0, lossy, true);
-    let mut steps = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let names = |event: &Event| {
@@ -123,11 +122,10 @@ pub(crate) fn of_text(text: &str, lossy: bool, base: Instant) -> Result<Run, Str
         let (event, left) =
             world.possible().iter().find_map(names).ok_or_else(|| format!("not possible: {rest}"))?;
         rest = left;
-        steps.push(event);
         world.step(event);
     }
     world.finish();
-    Ok(Run { steps, broken: world.broken, reached: world.reached, ..Run::default() })
+    Ok(world.broken)
 }
 
 /// A panic breaks a rule.

@@ -1058,6 +1058,11 @@ impl World {
         }
     }
 
+    /// Whether all processes were suspended since this call began. That minute counts for what they remember.
+    fn has_slept_since(&self, call: &Call) -> bool {
+        self.slept_at.is_some_and(|at| call.began <= at)
+    }
+
     fn executes(&mut self, program: usize, job: &Job) {
         let Some(by) = Seat::of(job.caller.as_str()) else { return };
         let Some(call) = self.requested(by, job.call.as_str()) else {
@@ -1075,9 +1080,7 @@ impl World {
             |it: &&Call| it.program == caller && it.id == id && it.ran_at.is_none_or(|at| at == program);
         let same = self.calls.iter().filter(is_here);
         // The client does not know the ids of calls that the assistant runs itself.
-        // A suspension of a minute does not prolong that.
-        let has_slept = |it: &Call| self.slept_at.is_some_and(|at| it.began <= at);
-        let is_remembered = |it: &&Call| it.began + MEMORY > self.now && !has_slept(it);
+        let is_remembered = |it: &&Call| it.began + MEMORY > self.now && !self.has_slept_since(it);
         let in_both_forms: u32 = same.filter(is_remembered).map(|it| it.starts - it.own_starts).sum();
         if self.calls[call].starts > 1 {
             self.breaks((Rule::OneRun, "a request runs twice"), text.clone());
@@ -1480,9 +1483,7 @@ impl World {
         }
         self.pass(Duration::from_secs(10));
         // The client forgets what a departed assistant has called. Such a call ends with its time limit.
-        let is_forgotten =
-            |it: &Call| it.began + MEMORY < began || self.slept_at.is_some_and(|at| it.began <= at);
-        let is_old = |it: &&Call| !it.ended && is_forgotten(it);
+        let is_old = |it: &&Call| !it.ended && (it.began + MEMORY < began || self.has_slept_since(it));
         let old = self.calls.iter().filter(is_old).count();
         for seat in [Seat::Phone, stays] {
             let Some(session) = self.session(seat) else { continue };

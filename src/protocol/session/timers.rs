@@ -25,7 +25,7 @@ pub(super) enum Timer {
     Unannounced,
     /// The grace period of a peer that left is over.
     Grace(Identity),
-    /// That of an earlier join than this one is over, because another program's join under its identity has ended.
+    /// This join of another program has ended, and with it the grace period of the joins before it.
     Former(Identity, Sid),
     /// A peer that a caller named has not answered. Call it as a plain one.
     Silent(Identity),

@@ -150,7 +150,7 @@ impl Views {
     /// Sends a client the states that it must be sent, ends first: a client that has as many views as it takes would end
     /// one for a new one.
     pub(super) fn send_due_to(&mut self, core: &mut Core, id: &Identity) {
-        // It has registered, which it does with the assistant that it has bound.
+        // A client registers with the assistant that it has bound.
         let takes_views = |it: &Remote| it.is_registered() && it.is_reachable() && it.lists(Feature::View);
         if !core.peers.get(id).is_some_and(takes_views) {
             return;
