@@ -7,15 +7,17 @@ use toolbridge::{
 };
 
 use super::*;
+use crate::session_world::Key;
 
 fn frame_of(who: &Peer, stanza: i32, meta: &Meta, message: &Message) -> TransportEvent {
     let bytes = Frame::write(stanza, "room", meta, message).unwrap();
     TransportEvent::packet(who.clone(), Lane::Reliable, bytes)
 }
 
-/// Lets a participant show an instance, as one that uses the handshake.
-fn shows(callee: &mut Callee, who: &Peer, instance: &str) {
-    let meta = Meta::new().with_text("bridge.instance", instance).with_bool("bridge.heard", true);
+/// Sends the Configuration of a process with this name, which proves that it is the same one over its joins.
+fn shows(callee: &mut Callee, who: &Peer, process: &str) {
+    let theirs = callee.frames.iter().find(|it| it.kind() == Kind::CONFIGURATION);
+    let meta = Key::of(process).shows_to(theirs, who, true);
     let features = ["tool_use", "tool_register", "tool_ack", "tool_claim"].map(String::from).to_vec();
     let it = Message::Configuration(with!(Configuration::default(), features = Some(features)));
     callee.handle(frame_of(who, -1, &meta, &it));
@@ -152,6 +154,43 @@ fn claim_of_a_departed_process_ends_although_its_identity_calls_by_rpc() {
     }
 }
 
+#[test]
+fn claim_of_a_process_that_returns_is_kept() {
+    let mut config = Config::default();
+    config.caps.calls.open_per_peer = 1;
+    let mut callee = callee(config);
+    callee.join(agent("PA_1"));
+    shows(&mut callee, &peer("agent", "PA_1"), "i1");
+    let it = ToolUseRequest::new("c1".parse().unwrap(), "get_battery", Value::empty(), Ok(Execution::Either));
+    callee.handle(frame_of(&peer("agent", "PA_1"), -2, &Meta::new(), &Message::ToolUseRequest(it)));
+    callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+    callee.join(agent("PA_2"));
+    shows(&mut callee, &peer("agent", "PA_2"), "i1");
+    callee.pass(6 * SECOND);
+    callee.call(&peer("agent", "PA_2"), "r1", "set_lamp", "{}");
+    assert_eq!((callee.jobs.len(), callee.count(Counter::Busy)), (0, 1));
+}
+
+/// SDKs report everybody as gone while they reconnect.
+#[test]
+fn join_that_is_announced_again_has_a_whole_grace_period() {
+    let mut callee = callee(Config::default());
+    let who = peer("agent", "PA_1");
+    for is_again in [false, true] {
+        callee.join(agent("PA_1"));
+        shows(&mut callee, &who, "i1");
+        if !is_again {
+            callee.call(&who, "slow", "get_battery", "{}");
+        }
+        callee.pass(SECOND);
+        callee.handle(TransportEvent::Left(who.clone()));
+        callee.pass(if is_again { 4 * SECOND } else { SECOND });
+        assert_eq!(callee.aborted, 0);
+    }
+    callee.pass(SECOND);
+    assert_eq!(callee.aborted, 1);
+}
+
 /// "If the caller does not call again within the grace period after it left, its calls are stopped."
 #[test]
 fn running_call_goes_on_when_its_caller_rejoins_and_calls_again() {
@@ -211,9 +250,10 @@ fn goodbye_of_a_named_caller_without_a_role_ends_its_calls() {
     assert_eq!(callee.aborted, 1);
 }
 
-/// The client then waits for the later program, so it must stop what the earlier one asked for.
+/// A call by RPC has the grace period of its own join. Another program that joins and leaves under the identity, and calls
+/// nothing so, does not prolong it; one that calls so again continues it.
 #[test]
-fn call_of_an_earlier_join_ends_with_the_join_of_another_program() {
+fn call_of_an_earlier_join_ends_with_the_grace_period_of_that_join() {
     for is_another in [false, true] {
         let mut callee = callee(Config::default());
         callee.join(agent("PA_1"));
@@ -225,10 +265,39 @@ fn call_of_an_earlier_join_ends_with_the_join_of_another_program() {
             false => callee.call(&peer("agent", "PA_2"), "again", "get_battery", "{}"),
         }
         callee.pass(SECOND);
-        assert_eq!(callee.aborted, 0, "{is_another}");
         callee.handle(TransportEvent::Left(peer("agent", "PA_2")));
+        callee.pass(3 * SECOND);
+        assert_eq!(callee.aborted, 0, "{is_another}");
         callee.pass(SECOND);
         assert_eq!(callee.aborted, usize::from(is_another));
+        callee.pass(SECOND);
+        assert_eq!(callee.aborted, if is_another { 1 } else { 2 });
+    }
+}
+
+/// The process that was there before returns. It continues its own calls, and not those of the program between.
+#[test]
+fn call_by_rpc_of_another_program_ends_although_the_process_before_it_is_back() {
+    for is_own in [false, true] {
+        let mut callee = callee(Config::default());
+        callee.join(agent("PA_1"));
+        shows(&mut callee, &peer("agent", "PA_1"), "i1");
+        if is_own {
+            callee.call(&peer("agent", "PA_1"), "slow", "get_battery", "{}");
+        }
+        callee.handle(TransportEvent::Left(peer("agent", "PA_1")));
+        callee.join(agent("PA_2"));
+        if !is_own {
+            callee.call(&peer("agent", "PA_2"), "slow", "get_battery", "{}");
+        }
+        callee.pass(SECOND);
+        callee.handle(TransportEvent::Left(peer("agent", "PA_2")));
+        callee.join(agent("PA_3"));
+        shows(&mut callee, &peer("agent", "PA_3"), "i1");
+        callee.pass(4 * SECOND);
+        assert_eq!(callee.aborted, 0, "{is_own}");
+        callee.pass(2 * SECOND);
+        assert_eq!(callee.aborted, usize::from(!is_own));
     }
 }
 

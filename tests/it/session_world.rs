@@ -104,9 +104,14 @@ impl Key {
 
     /// The `meta` of a Configuration to a session, from this join. It has the proof if the session has sent its own.
     pub(crate) fn shows(&self, world: &World, to: &str, from: &Peer, heard: bool) -> Meta {
-        let meta = Meta::new().with_text("bridge.instance", &self.public()).with_bool("bridge.heard", heard);
         let sent = world.sent(to, Kind::CONFIGURATION);
-        let Some((_, configuration)) = sent.first() else { return meta };
+        self.shows_to(sent.first().map(|(_, frame)| frame), from, heard)
+    }
+
+    /// The `meta` of a Configuration to the sender of this one. It has the proof if there is one.
+    pub(crate) fn shows_to(&self, configuration: Option<&Frame>, from: &Peer, heard: bool) -> Meta {
+        let meta = Meta::new().with_text("bridge.instance", &self.public()).with_bool("bridge.heard", heard);
+        let Some(configuration) = configuration else { return meta };
         let theirs = configuration.meta_str("bridge.instance").unwrap();
         let theirs: Vec<_> =
             (0..32).map(|at| u8::from_str_radix(&theirs[2 * at..2 * at + 2], 16).unwrap()).collect();

@@ -1395,9 +1395,6 @@ impl World {
             if let Some(gone) = caller.gone_since
                 && self.now > gone.max(since) + GRACE + SLACK
                 && !(call.by_rpc && called.is_some_and(|called| called > gone))
-                // The calls by RPC of two programs cannot be told apart if the earlier one is back.
-                && !(call.by_rpc
-                    && self.programs[..call.program].iter().any(|it| it.seat == call.by && it.joined > gone))
             {
                 let what = match call.by_rpc {
                     true => "a call by RPC of a departed caller goes on",

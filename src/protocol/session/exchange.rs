@@ -40,8 +40,7 @@ impl Exchange {
             }
             Timer::Unconfigured => peers.unconfigured.expire(cx, Timer::Unconfigured),
             Timer::Unannounced => peers.held.expire(cx, Timer::Unannounced),
-            Timer::Grace(id) => self.grace_over(core, &id),
-            Timer::Former(id, join) => incoming.stop_jobs_of_other_joins(core, &id, &join),
+            Timer::Grace(id, join) => self.grace_over(core, &id, &join),
             Timer::Silent(id) => outgoing.handle_silence(core, &id),
             Timer::Register(id) => peers.register_again(cx, delivery, &id),
             Timer::Replay(id) => self.retransmit(core, &id),

@@ -22,7 +22,7 @@ use super::{
     core::Core,
     delivery::Purpose,
     ids,
-    jobs::{Ended, Held, Reported, Running},
+    jobs::{Ended, Held, Joins, Reported, Running},
     peers::Remote,
     timers::Timer,
 };
@@ -167,46 +167,40 @@ impl Incoming {
         }
     }
 
-    /// Stops the jobs of a caller that has gone. Their results are kept in case it comes back.
-    pub(super) fn stop_jobs_for(&mut self, core: &mut Core, caller: &Identity) {
-        for key in core.jobs.keys_of(caller, |_| true) {
+    /// Stops the jobs of a caller that has gone, and its claims: all, or those of these joins. Their results are kept in case it
+    /// comes back.
+    pub(super) fn stop_jobs_of(&mut self, core: &mut Core, id: &Identity, is_it: impl Fn(&Joins) -> bool) {
+        for key in core.jobs.keys_of(id, |job| is_it(&job.joins)) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
-        self.end_claims_for(core, caller, |_| true);
+        self.end_claims_for(core, id, is_it);
     }
 
-    /// Stops the jobs that a caller requested in another join, in which it was another program. Its calls by RPC go on if it has
-    /// called so again: an SDK keeps them.
-    pub(super) fn stop_jobs_of_other_joins(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
-        let calls_again = core.peers.get(caller).is_some_and(Remote::calls_by_rpc);
-        let goes_on = |call: &CallId| calls_again && !self.is_in_frames(caller, call);
-        let here = core.peers.get(caller).and_then(Remote::sid).cloned();
-        let is_other = |of: &Sid| of != join && Some(of) != here.as_ref();
-        for key in core.jobs.keys_of(caller, |job| is_other(&job.join) && !goes_on(&job.call)) {
-            self.cancel_job(core, key, StopReason::CallerGone);
+    /// Continues what a caller requested in the earlier join, if any, of the process that has proven itself in the present one.
+    pub(super) fn continue_join(&mut self, core: &mut Core, caller: &Identity, earlier: Option<Sid>) {
+        let here = core.peers.get(caller).and_then(Remote::sid);
+        let Some((earlier, here)) = earlier.zip(here) else { return };
+        core.jobs.move_to(here, caller, |job| job.joins.last == earlier);
+        let claims = self.caches.get_mut(caller).into_iter().flat_map(|cache| cache.claims.values_mut());
+        for claim in claims.filter(|claim| claim.joins.last == earlier) {
+            claim.joins.last = here.clone();
         }
-        self.end_claims_for(core, caller, is_other);
+    }
+
+    /// Continues what a caller requested by RPC in earlier joins: it calls so again, and an SDK keeps its requests.
+    pub(super) fn continue_rpc(&mut self, core: &mut Core, caller: &Identity) {
+        let Some(here) = core.peers.get(caller).and_then(Remote::sid) else { return };
+        core.jobs.move_to(here, caller, |job| !self.is_in_frames(caller, &job.call));
     }
 
     /// Ends what a caller that has shown no process requested by frames in earlier joins: this one is of another program.
     pub(super) fn end_earlier_joins(&mut self, core: &mut Core, caller: &Identity) {
         let Some(join) = core.peers.get(caller).and_then(Remote::sid).cloned() else { return };
-        let is_earlier = |job: &Running| job.join != join && self.is_in_frames(caller, &job.call);
+        let is_earlier = |job: &Running| job.joins.first != join && self.is_in_frames(caller, &job.call);
         for key in core.jobs.keys_of(caller, is_earlier) {
             self.cancel_job(core, key, StopReason::CallerGone);
         }
-        if let Some(cache) = self.caches.get_mut(caller) {
-            cache.end_frames(core.cx.now);
-        }
-        self.set_expiry(core, caller);
-    }
-
-    /// Stops the jobs that a caller requested in a join to which it has said goodbye.
-    pub(super) fn stop_jobs_of_join(&mut self, core: &mut Core, caller: &Identity, join: &Sid) {
-        for key in core.jobs.keys_of(caller, |job| job.join == *join) {
-            self.cancel_job(core, key, StopReason::CallerGone);
-        }
-        self.end_claims_for(core, caller, |claimed_in| claimed_in == join);
+        self.change(core, caller, |cache, now| _ = cache.end_frames(now));
     }
 
     /// Handles the end of a peer's job.
@@ -295,20 +289,14 @@ impl Incoming {
     /// Handles the end of the caller's grace period. Unacknowledged results are kept for as long as
     /// [`Times::memory`](super::Times::memory).
     pub(super) fn abandon(&mut self, core: &mut Core, id: &Identity) {
-        let until = later(core.cx.now, core.cx.config.times.memory);
-        if let Some(cache) = self.caches.get_mut(id) {
-            cache.abandon(until);
-        }
-        self.set_expiry(core, id);
+        let memory = core.cx.config.times.memory;
+        self.change(core, id, |cache, now| cache.abandon(later(now, memory)));
     }
 
     /// Handles a caller's goodbye. Its results are no longer needed.
     pub(super) fn acknowledge_all(&mut self, core: &mut Core, id: &Identity) {
-        if let Some(cache) = self.caches.get_mut(id) {
-            cache.acknowledge_all(core.cx.now);
-            core.delivery.forget_frames(id);
-        }
-        self.set_expiry(core, id);
+        core.delivery.forget_frames(id);
+        self.change(core, id, RequestCache::acknowledge_all);
     }
 
     /// Notes that another instance of a caller has replaced this one. Returns the last stanza of the old instance, if
@@ -319,13 +307,18 @@ impl Incoming {
         Some(cache.next_instance(core.cx.now))
     }
 
+    /// Changes a caller's remembered requests.
+    fn change(&mut self, core: &mut Core, id: &Identity, how: impl FnOnce(&mut RequestCache, Instant)) {
+        let Some(cache) = self.caches.get_mut(id) else { return };
+        how(cache, core.cx.now);
+        self.set_expiry(core, id);
+    }
+
     /// Handles the return of a replaced instance. None of its earlier requests runs again.
     pub(super) fn raise_floor(&mut self, core: &mut Core, id: &Identity) {
-        let last = core.peers.get_mut(id).and_then(Remote::returned_at);
-        if let (Some(cache), Some(last)) = (self.caches.get_mut(id), last) {
-            cache.raise_floor(last);
+        if let Some(last) = core.peers.get_mut(id).and_then(Remote::returned_at) {
+            self.change(core, id, |cache, _| cache.raise_floor(last));
         }
-        self.set_expiry(core, id);
     }
 
     /// Handles an instance that appears where a plain participant was. The stanzas of one process rise. A first stanza
@@ -335,7 +328,7 @@ impl Incoming {
         if !self.caches.get(id).is_some_and(restarts) {
             return;
         }
-        self.stop_jobs_for(core, id);
+        self.stop_jobs_of(core, id, |_| true);
         self.replace_instance(core, id);
     }
 
@@ -494,10 +487,10 @@ impl Incoming {
         limit: Duration,
     ) {
         let InboundRequest { caller, request, meta, form, .. } = inbound;
-        let join = core.peers.get(&caller).and_then(|remote| remote.sid()).cloned();
+        let joins = Joins::new(core.peers.get(&caller).and_then(Remote::sid));
         let running = Running {
             caller,
-            join: join.unwrap_or_else(|| Sid::from("")),
+            joins,
             own: None,
             call: request.id,
             tool,

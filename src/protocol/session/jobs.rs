@@ -39,13 +39,29 @@ pub(super) struct Jobs {
     consents: Consents,
 }
 
+/// The joins of the caller of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Joins {
+    /// The one of the request.
+    pub(super) first: Sid,
+    /// The one with which the request ends: the first one, or a later one that has continued it.
+    pub(super) last: Sid,
+}
+
+impl Joins {
+    /// A request in this join.
+    pub(super) fn new(join: Option<&Sid>) -> Self {
+        let join = join.cloned().unwrap_or_else(|| Sid::from(""));
+        Self { first: join.clone(), last: join }
+    }
+}
+
 /// A job that runs or waits for a person's consent.
 #[derive(Debug)]
 pub(super) struct Running {
     /// The caller; the local participant for a local call.
     pub(super) caller: Identity,
-    /// The caller's join at the time of the request.
-    pub(super) join: Sid,
+    pub(super) joins: Joins,
     /// The key of the call, if it is a local one.
     pub(super) own: Option<CallKey>,
     pub(super) call: CallId,
@@ -121,6 +137,13 @@ impl Jobs {
     pub(super) fn keys_of(&self, caller: &Identity, which: impl Fn(&Running) -> bool) -> Vec<JobKey> {
         let its = self.running.iter().filter(|(_, job)| job.caller == *caller && which(job));
         its.map(|(key, _)| *key).collect()
+    }
+
+    /// Continues these jobs of this caller in another join of it.
+    pub(super) fn move_to(&mut self, join: &Sid, caller: &Identity, which: impl Fn(&Running) -> bool) {
+        for job in self.running.values_mut().filter(|job| job.caller == *caller && which(job)) {
+            job.joins.last = join.clone();
+        }
     }
 
     /// Returns the number and bytes of this caller's jobs.

@@ -23,10 +23,8 @@ pub(super) enum Timer {
     Unconfigured,
     /// Drop the frames of senders that the room has not announced.
     Unannounced,
-    /// The grace period of a peer that left is over.
-    Grace(Identity),
-    /// This join of another program has ended, and with it the grace period of the joins before it.
-    Former(Identity, Sid),
+    /// The grace period of a join that has ended is over.
+    Grace(Identity, Sid),
     /// A peer that a caller named has not answered. Call it as a plain one.
     Silent(Identity),
     /// Send the registration again.
@@ -107,7 +105,7 @@ impl Timer {
                 | Self::Ask(_)
                 | Self::Register(_)
                 | Self::Provisional(_)
-                | Self::Grace(_)
+                | Self::Grace(..)
                 | Self::Silent(_)
                 | Self::Heartbeat(_)
                 | Self::Ping(_)
@@ -247,19 +245,19 @@ mod tests {
             assert_eq!(timers.next(), None);
         }
         let (mut timers, now) = (Timers::default(), an_instant());
-        timers.set(now, Timer::Grace("a".into()), SECOND);
+        timers.set(now, Timer::Grace("a".into(), "PA_1".into()), SECOND);
         timers.pause(now);
-        timers.set(now, Timer::Grace("a".into()), 3 * SECOND);
+        timers.set(now, Timer::Grace("a".into(), "PA_1".into()), 3 * SECOND);
         timers.resume(now);
         assert_eq!(timers.next(), Some(now + SECOND), "a paused timer keeps its time, too");
-        timers.set(now, Timer::Grace("a".into()), SECOND / 2);
+        timers.set(now, Timer::Grace("a".into(), "PA_1".into()), SECOND / 2);
         assert_eq!(timers.next(), Some(now + SECOND / 2), "it is never later than it was set");
     }
 
     #[test]
     fn paused_timer_is_set_until_it_is_canceled() {
         let (mut timers, now) = (Timers::default(), an_instant());
-        let grace = Timer::Grace("a".into());
+        let grace = Timer::Grace("a".into(), "PA_1".into());
         timers.set(now, grace.clone(), SECOND);
         timers.pause(now);
         assert!(timers.is_set(&grace));
@@ -272,15 +270,15 @@ mod tests {
     #[test]
     fn grace_period_pauses_while_connection_is_lost() {
         let (mut timers, now) = (Timers::default(), an_instant());
-        let grace = Timer::Grace("a".into());
+        let grace = Timer::Grace("a".into(), "PA_1".into());
         timers.set(now, grace.clone(), 5 * SECOND);
         timers.set(now, Timer::Past, 5 * SECOND);
         timers.pause(now + 2 * SECOND);
-        timers.set(now + 3 * SECOND, Timer::Grace("b".into()), SECOND);
+        timers.set(now + 3 * SECOND, Timer::Grace("b".into(), "PA_1".into()), SECOND);
         assert_eq!(timers.pop(now + 60 * SECOND), Some(Timer::Past));
         assert_eq!(timers.pop(now + 60 * SECOND), None);
         timers.resume(now + 100 * SECOND);
-        assert_eq!(timers.pop(now + 101 * SECOND), Some(Timer::Grace("b".into())));
+        assert_eq!(timers.pop(now + 101 * SECOND), Some(Timer::Grace("b".into(), "PA_1".into())));
         assert_eq!(timers.next(), Some(now + 103 * SECOND));
         timers.cancel(&grace);
         assert!(!timers.is_set(&grace));

@@ -17,7 +17,7 @@ use crate::{
         },
     },
     tool::{CallError, ErrorCode, LossCause, StopReason, ToolError},
-    transport::{CloseReason, ConnectionState, Identity, Participant, Peer},
+    transport::{CloseReason, ConnectionState, Identity, Participant, Peer, Sid},
 };
 
 /// The interval between two checks of a bound assistant while another one waits for the client.
@@ -211,8 +211,8 @@ impl Exchange {
                 }
                 // After the old instance has been replaced: from here on frames are exchanged with the new
                 // one, which must not find the calls, jobs and registration of the old one.
-                let is_same = before == instance;
-                core.peers.complete_handshake(&mut core.cx, &mut core.delivery, id, received, is_same);
+                let earlier = core.peers.complete_handshake(&mut core.cx, &mut core.delivery, id, received);
+                self.incoming.continue_join(core, id, earlier);
                 self.crossed(core, id);
             }
         }
@@ -231,7 +231,7 @@ impl Exchange {
         if !core.peers.get(id).is_some_and(|it| it.is_plain() && it.is_registered()) {
             core.peers.forget_registration(&mut core.cx, id);
         }
-        self.incoming.stop_jobs_for(core, id);
+        self.incoming.stop_jobs_of(core, id, |_| true);
         self.outgoing.forget_stops(core, id);
         let last = self.incoming.replace_instance(core, id);
         if let Some(remote) = core.peers.get_mut(id) {
@@ -272,7 +272,7 @@ impl Exchange {
         // would each send it a stop or a result.
         peers.part(cx, delivery, id);
         self.outgoing.lose_calls(core, id, LossCause::Left, |_| true);
-        self.incoming.stop_jobs_for(core, id);
+        self.incoming.stop_jobs_of(core, id, |_| true);
         self.outgoing.forget_stops(core, id);
         self.incoming.acknowledge_all(core, id);
         self.views.forget(core, id);
@@ -283,7 +283,7 @@ impl Exchange {
     /// Ends all exchange with a participant that is gone, or has no rights any more. Its results are kept for a while, in case
     /// it returns.
     fn give_up(&mut self, core: &mut Core, id: &Identity) {
-        self.incoming.stop_jobs_for(core, id);
+        self.incoming.stop_jobs_of(core, id, |_| true);
         self.incoming.abandon(core, id);
         self.end_shown(core, id);
         core.peers.forget_and_unbind(&mut core.cx, &mut core.delivery, id);
@@ -295,28 +295,29 @@ impl Exchange {
         self.incoming.observed.end_all(core, id);
     }
 
-    /// Handles the end of the grace period of what left. It has not returned, since that ends the grace period. Another program
-    /// may be in the room under its identity.
-    pub(super) fn grace_over(&mut self, core: &mut Core, id: &Identity) {
+    /// Handles the end of the grace period of a join: what was requested in it and not continued stops. If it was the last in
+    /// which calls were possible, it has not returned, since that ends the grace period. Another program may be in the room under
+    /// its identity.
+    pub(super) fn grace_over(&mut self, core: &mut Core, id: &Identity, join: &Sid) {
+        if !core.peers.get(id).is_some_and(|remote| remote.is_at(join)) {
+            self.incoming.stop_jobs_of(core, id, |joins| joins.last == *join);
+        }
+        if !core.peers.is_grace_over(id, join) {
+            return;
+        }
         self.outgoing.lose_calls_of_other_joins(core, id);
         let Core { cx, peers, .. } = core;
         peers.end_process(cx, id);
         let Some(remote) = peers.get(id) else { return };
-        let (join, is_in_contact) = (remote.sid().cloned(), remote.is_in_contact(cx));
-        let shows_process = remote.present_instance().is_some();
-        match join {
-            Some(join) if is_in_contact => {
-                self.incoming.stop_jobs_of_other_joins(core, id, &join);
-                if !shows_process {
-                    self.end_shown(core, id);
-                    self.incoming.abandon(core, id);
-                }
-            }
-            Some(_) => self.give_up(core, id),
-            None => {
-                self.give_up(core, id);
+        let is_here = remote.is_here();
+        if !remote.is_in_contact(cx) {
+            self.give_up(core, id);
+            if !is_here {
                 self.dismiss_absent(core, id);
             }
+        } else if remote.present_instance().is_none() {
+            self.end_shown(core, id);
+            self.incoming.abandon(core, id);
         }
         self.offer_described(core, id);
     }

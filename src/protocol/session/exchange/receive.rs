@@ -136,7 +136,7 @@ impl Exchange {
                 if received.is_goodbye() {
                     // A goodbye can arrive after the next join of its identity has been announced. The calls
                     // that its sender requested in the earlier join still end (`wire.md`, section 5.5).
-                    self.incoming.stop_jobs_of_join(core, id, from.sid());
+                    self.incoming.stop_jobs_of(core, id, |joins| joins.first == *from.sid());
                 }
             }
         }

@@ -176,7 +176,9 @@ impl Exchange {
             return false;
         }
         acknowledge(core, call);
-        core.peers.note_rpc(id);
+        if core.peers.note_rpc(id) {
+            self.incoming.continue_rpc(core, id);
+        }
         let refused = match call.check() {
             _ if call.is_ping() => Some(rpc::unsupported(&call.method)),
             Err(error) => {

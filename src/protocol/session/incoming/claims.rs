@@ -13,10 +13,10 @@ use crate::{
     clock::Instant,
     protocol::{
         frame::{Acknowledgement, Message, Meta},
-        session::{JobKey, delivery::Sent, peers::Remote},
+        session::{JobKey, delivery::Sent, jobs::Joins, peers::Remote},
     },
     tool::{CallId, ErrorCode, Outcome, ToolError, ToolName},
-    transport::{Identity, Sid},
+    transport::Identity,
 };
 
 /// A claimed call that may not start yet.
@@ -30,8 +30,7 @@ pub(super) struct Claim {
     pub(super) tool: ToolName,
     began: Instant,
     limit: Duration,
-    /// The caller's join at the time of the request.
-    join: Option<Sid>,
+    pub(super) joins: Joins,
 }
 
 impl Claim {
@@ -73,11 +72,11 @@ impl Incoming {
         let job = core.cx.next_job_key();
         let keep = limit.saturating_add(core.cx.config.times.memory);
         core.cx.set_timer(Timer::ClaimDeadline(job), limit);
-        let join = core.peers.get(&inbound.caller).and_then(Remote::sid).cloned();
+        let joins = Joins::new(core.peers.get(&inbound.caller).and_then(Remote::sid));
         let cache = self.caches.entry(inbound.caller.clone()).or_default();
         cache.begin(&inbound.request, Form::Frame, inbound.stanza, keep, RequestState::Claiming);
         let (stanza, began) = (sent.stanza, core.cx.now);
-        cache.claims.insert(call, Claim { job, stanza, inbound, tool, began, limit, join });
+        cache.claims.insert(call, Claim { job, stanza, inbound, tool, began, limit, joins });
     }
 
     /// Sends a claim again, under its stanza. Returns `None` if it was answered.
@@ -112,9 +111,9 @@ impl Incoming {
     }
 
     /// Ends the claims for requests of a caller in these joins, from which it has gone. None of the calls starts.
-    pub(super) fn end_claims_for(&mut self, core: &mut Core, id: &Identity, is_of: impl Fn(&Sid) -> bool) {
+    pub(super) fn end_claims_for(&mut self, core: &mut Core, id: &Identity, is_of: impl Fn(&Joins) -> bool) {
         let Some(cache) = self.caches.get(id) else { return };
-        let its = cache.claims.iter().filter(|(_, claim)| claim.join.as_ref().is_none_or(&is_of));
+        let its = cache.claims.iter().filter(|(_, claim)| is_of(&claim.joins));
         for call in its.map(|(call, _)| call.clone()).collect::<Vec<_>>() {
             self.end_claim(core, id, &call, Err(ToolError::cancelled()));
         }

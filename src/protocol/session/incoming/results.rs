@@ -34,10 +34,7 @@ impl Incoming {
         match acknowledged.purpose {
             Some(Purpose::Claim(call)) => self.handle_claim_answer(core, id, &call, it.success),
             Some(Purpose::Result(call)) => {
-                if let Some(cache) = self.caches.get_mut(id) {
-                    cache.acknowledged(core.cx.now, &call);
-                }
-                self.set_expiry(core, id);
+                self.change(core, id, |cache, now| cache.acknowledged(now, &call));
             }
             Some(Purpose::StopRequest) => return Some(stanza),
             _ => {}

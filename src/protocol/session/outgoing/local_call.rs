@@ -10,7 +10,7 @@ use crate::{
             Output,
             codec::result_message,
             disclosure::Discloser,
-            jobs::{Ended, Reported, Running},
+            jobs::{Ended, Joins, Reported, Running},
         },
     },
     tool::{
@@ -71,7 +71,7 @@ impl Outgoing {
         let request = tool_use(core, call, Execution::Server, limit);
         let running = Running {
             caller: core.cx.local.identity().clone(),
-            join: core.cx.local.participant.sid().clone(),
+            joins: Joins::new(Some(core.cx.local.participant.sid())),
             own: Some(key),
             call: call.id.clone(),
             tool: tool.clone(),

@@ -15,7 +15,7 @@ use crate::{
         session::codec,
     },
     tool::Execution,
-    transport::{Identity, Peer},
+    transport::{Identity, Peer, Sid},
 };
 
 /// The number of Configurations that are sent to a peer: the first, and others after 1, 2, 4 and 8 s until the peer's
@@ -276,17 +276,22 @@ impl Peers {
         remote.instance_of(shown, from.sid(), proof.is_some(), is_proven)
     }
 
-    /// Completes the handshake after a new Configuration. `has_returned`: it is of the process that showed itself last.
+    /// Completes the handshake after a new Configuration. Returns the earlier join that it continues: that of the process that
+    /// showed itself last, if it is the same.
     pub(crate) fn complete_handshake(
         &mut self,
         cx: &mut Context,
         delivery: &mut Delivery,
         id: &Identity,
         incoming: &Received,
-        has_returned: bool,
-    ) {
-        let Some(remote) = self.remotes.get_mut(id) else { return };
+    ) -> Option<Sid> {
+        let remote = self.remotes.get_mut(id)?;
         let has_instance = remote.present_instance().is_some();
+        let here = remote.sid()?.clone();
+        let earlier = remote.process.as_mut().and_then(|process| process.shown_in.replace(here));
+        if earlier.is_some() {
+            remote.departed = None;
+        }
         let pair = &mut remote.pair;
         // Before the local Configuration is sent, which states that the peer's has arrived.
         pair.signal(Signal::Configuration { instance: has_instance });
@@ -308,10 +313,7 @@ impl Peers {
             delivery.to(cx, self, id).acknowledge_always(incoming.stanza(), None);
         }
         cx.timers.cancel(&Timer::Silent(id.clone()));
-        // What another program asked for still ends with the grace period, and a plain peer may be another one.
-        if has_instance && has_returned {
-            cx.timers.cancel(&Timer::Grace(id.clone()));
-        }
+        earlier
     }
 
     /// Client: notes a request of a candidate. A candidate whose request has no `bridge.to` is plain, unless its

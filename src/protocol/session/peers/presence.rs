@@ -292,10 +292,16 @@ impl Peers {
         remote.end_process();
         delivery.reset_lane(id);
         // The grace period ends with the goodbye: what it protects has just ended.
-        for timer in [Timer::Grace, Timer::Heartbeat, Timer::Register, Timer::Ping] {
+        remote.departed = None;
+        for timer in [Timer::Heartbeat, Timer::Register, Timer::Ping] {
             cx.timers.cancel(&timer(id.clone()));
         }
         delivery.end_streams(id, !remote.is_plain(), None);
+    }
+
+    /// Handles the end of a join's grace period. Returns whether it is that of the last one in which calls were possible.
+    pub(crate) fn is_grace_over(&mut self, id: &Identity, join: &Sid) -> bool {
+        self.remotes.get_mut(id).is_some_and(|it| it.departed.take_if(|departed| departed == join).is_some())
     }
 
     /// Handles the end of the grace period: the process that left has not returned. Its tools are forgotten, unless another program
@@ -326,10 +332,7 @@ impl Peers {
         is_needed: impl Fn(&Identity) -> bool,
     ) -> Vec<Identity> {
         let is_forgettable = |id: &Identity, remote: &Remote| {
-            !remote.is_here()
-                && !cx.timers.is_set(&Timer::Grace(id.clone()))
-                && !self.is_named(cx, id)
-                && !is_needed(id)
+            !remote.is_here() && remote.departed.is_none() && !self.is_named(cx, id) && !is_needed(id)
         };
         let (mut forgotten, mut rest) = (Vec::new(), BinaryHeap::new());
         for (id, remote) in self.remotes.iter().filter(|(id, remote)| is_forgettable(id, remote)) {
@@ -348,7 +351,7 @@ impl Peers {
         for id in &forgotten {
             self.remotes.remove(id);
             self.observers.remove(id);
-            for timer in [Timer::Grace, Timer::Ping, Timer::Table] {
+            for timer in [Timer::Ping, Timer::Table] {
                 cx.timers.cancel(&timer(id.clone()));
             }
         }
@@ -373,23 +376,22 @@ impl Peers {
     ) {
         let is_named = self.is_named(cx, id);
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        end_grace_if_back(cx, id, remote);
+        let was_in_contact = remote.is_in_contact(cx);
         let before = std::mem::replace(&mut remote.presence, Presence::Here { sid, announced });
         let withdraws = remote.takes_frames(cx, id);
-        match &before {
-            // It has not left: an SDK may report everybody as gone while it reconnects.
-            Presence::Away { sid: old, .. } if remote.sid() == Some(old) => remote.restart_silence(cx.now),
-            _ => remote.begin_join(cx.now, Join { named: join.named || is_named, ..join }),
+        remote.restart_silence(cx.now);
+        // If it is the same join, it has not left: an SDK may report everybody as gone while it reconnects.
+        if !matches!(&before, Presence::Away { sid: old, .. } if remote.sid() == Some(old)) {
+            let join = Join { named: join.named || is_named, ..join };
+            (remote.join, remote.pair) = (join, Pair::default());
         }
         if let Presence::Here { sid: old, .. } = &before {
             remote.mark_dead(old.clone());
+            remote.begin_grace(cx, id, old, was_in_contact);
         }
         self.end_pair(cx, delivery, id, withdraws);
-        if let Presence::Here { sid: old, announced: was_announced } = before {
-            if was_announced {
-                cx.event(Event::Left(Peer::new(id, old)));
-            }
-            begin_grace(cx, id);
+        if let Presence::Here { sid: old, announced: true } = before {
+            cx.event(Event::Left(Peer::new(id, old)));
         }
     }
 
@@ -437,39 +439,34 @@ impl Peers {
     /// Notes that a participant has left this join.
     fn leave(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity, sid: Sid) {
         let Some(remote) = self.remotes.get_mut(id) else { return };
-        end_grace_if_back(cx, id, remote);
+        let was_in_contact = remote.is_in_contact(cx);
         let was_announced = matches!(remote.presence, Presence::Here { announced: true, .. });
         let withdraws = remote.takes_frames(cx, id);
         remote.presence = Presence::Away { sid: sid.clone(), crossed: remote.is_crossed() };
         // A goodbye counts also if the same join is announced again.
         let contact = Some(remote.pair.contact).filter(|it| it.has_left()).unwrap_or_default();
         remote.pair = Pair { contact: contact.after(Signal::Void), ..Pair::default() };
+        remote.begin_grace(cx, id, &sid, was_in_contact);
         self.end_pair(cx, delivery, id, withdraws);
         if was_announced {
             cx.event(Event::Left(Peer::new(id, sid)));
         }
-        begin_grace(cx, id);
         if cx.is_client() {
             cx.timers.cancel(&Timer::Ping(id.clone())); // of a present assistant: it may be due too soon
         }
     }
 }
 
-/// Begins the grace period of what left. One that is under way goes on: only the process that left ends it, by its return, and
-/// another one that joins and leaves under its identity does not.
-fn begin_grace(cx: &mut Context, id: &Identity) {
-    cx.set_timer(Timer::Grace(id.clone()), cx.config.times.grace);
-}
-
-/// Ends the grace period of an earlier join if calls were possible in the one that ends now, whose own begins: what was asked
-/// for in the earlier one stops. A join that has shown nothing does not prolong it.
-fn end_grace_if_back(cx: &mut Context, id: &Identity, remote: &Remote) {
-    let grace = Timer::Grace(id.clone());
-    if remote.is_in_contact(cx) && cx.timers.is_set(&grace) {
-        cx.timers.cancel(&grace);
-        if let Some(join) = remote.sid().filter(|_| !remote.calls_by_rpc()) {
-            cx.set_timer(Timer::Former(id.clone(), join.clone()), Duration::ZERO);
+impl Remote {
+    /// Begins the grace period of a join that has ended. That of an earlier one goes on, and counts for the identity unless calls
+    /// were possible in this one: strangers who join and leave do not prolong it.
+    fn begin_grace(&mut self, cx: &mut Context, id: &Identity, join: &Sid, was_in_contact: bool) {
+        let grace = Timer::Grace(id.clone(), join.clone());
+        if was_in_contact || self.departed.is_none() {
+            self.departed = Some(join.clone());
+            cx.timers.cancel(&grace); // the join was announced again meanwhile
         }
+        cx.set_timer(grace, cx.config.times.grace);
     }
 }
 

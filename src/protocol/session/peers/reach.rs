@@ -88,11 +88,9 @@ impl Peers {
         self.get(id).is_some_and(|remote| !remote.has_left() && may(remote))
     }
 
-    /// Client: notes a call by RPC.
-    pub(crate) fn note_rpc(&mut self, id: &Identity) {
-        if let Some(remote) = self.remotes.get_mut(id) {
-            remote.join.other.calls = true;
-        }
+    /// Client: notes a call by RPC. Returns whether it is the first one in the present join.
+    pub(crate) fn note_rpc(&mut self, id: &Identity) -> bool {
+        self.remotes.get_mut(id).is_some_and(|it| !std::mem::replace(&mut it.join.other.calls, true))
     }
 
     /// Returns whether a request of RPC can be handled now. Unlike a Configuration, it proves nothing about its sender, so

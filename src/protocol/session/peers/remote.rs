@@ -42,6 +42,8 @@ pub(crate) struct Remote {
     /// The state under the present pair of sids.
     pub(super) pair: Pair,
     dead: VecDeque<Sid>,
+    /// The last join in which calls were possible, until its grace period is over or its process returns.
+    pub(super) departed: Option<Sid>,
     /// The tools that it offered last. It can be called only if it has registered under the present pair.
     pub(super) tools: Vec<Tool>,
     /// The tools that it has and does not offer, or that the assistant has refused, with the reasons.
@@ -64,6 +66,8 @@ pub(super) struct Process {
     pub(super) is_over: bool,
     /// Its rank among others, which it has again after a rejoin.
     rank: Option<u64>,
+    /// The join in which it showed itself last.
+    pub(super) shown_in: Option<Sid>,
     /// The highest stanza of its Configurations, as an absolute value.
     configured_at: u32,
     /// The highest stanza, as an absolute value, of its stops without a target.
@@ -72,7 +76,7 @@ pub(super) struct Process {
 
 impl Process {
     fn new(instance: Instance) -> Self {
-        Self { instance, is_over: false, rank: None, configured_at: 0, stopped: 0 }
+        Self { instance, is_over: false, rank: None, shown_in: None, configured_at: 0, stopped: 0 }
     }
 }
 
@@ -218,6 +222,7 @@ impl Remote {
             join: Join { named, ..Join::default() },
             pair: Pair::default(),
             dead: VecDeque::new(),
+            departed: None,
             tools: Vec::new(),
             left_out: Vec::new(),
             heard_at: now,
@@ -340,12 +345,6 @@ impl Remote {
         if let Some(process) = &mut self.process {
             process.rank = None;
         }
-    }
-
-    /// Begins another join.
-    pub(super) fn begin_join(&mut self, now: Instant, join: Join) {
-        (self.join, self.pair) = (join, Pair::default());
-        self.restart_silence(now);
     }
 
     /// Returns whether the server has announced it in this join.
