@@ -17,7 +17,7 @@ use toolbridge::{
         ToolsRegister,
     },
     session::{CallKey, Counter, Job, JobKey, Output, Request, SendFailure, Session, TurnKey},
-    tools::{Execution, LossCause},
+    tools::{Execution, LossCause, StopReason},
     transport::{Form, Lane, Packet, Participant, Peer, RpcMessage, RpcRequest, RpcResponse, TransportEvent},
 };
 
@@ -101,8 +101,6 @@ pub(crate) struct Call {
     returned_by_right: bool,
     /// The other program at which it started last.
     ran_at: Option<usize>,
-    /// When it ends at the latest. A suspension does not postpone that.
-    ends_at: Instant,
     /// Its outcome says that nothing ran.
     ran_nothing: bool,
     ended: bool,
@@ -733,7 +731,6 @@ impl World {
             own_starts: 0,
             returned_by_right: false,
             ran_at: None,
-            ends_at: self.now + LIMIT,
             ran_nothing: false,
             ended: false,
             answers: BTreeSet::new(),
@@ -902,7 +899,7 @@ impl World {
                         session.select(now, selection.key, named);
                     }
                 }
-                Output::Abort { key, .. } => self.aborts(program, key),
+                Output::Abort { key, reason } => self.aborts(program, key, reason),
                 Output::Settled { key, result } => self.settles(program, key, &result),
                 Output::Event(Said::View { by, view }) => {
                     say!(self, "program {program} sees {view:?} of {by}");
@@ -1124,7 +1121,7 @@ impl World {
         }
     }
 
-    fn aborts(&mut self, program: usize, key: JobKey) {
+    fn aborts(&mut self, program: usize, key: JobKey, reason: StopReason) {
         self.questions.retain(|it| !(it.at == program && it.key == key));
         let Some(at) = self.running.iter().position(|it| it.at == program && it.key == key) else { return };
         let call = self.running.remove(at).call;
@@ -1136,7 +1133,13 @@ impl World {
             caller.called_by_rpc.is_some_and(|at| at > caller.joined && caller.joined > it.began);
         let Body::Session(session) = &self.programs[program].body else { return };
         let is_bound = session.bound().is_some_and(|bound| bound.as_str() == it.by.name());
-        if it.by_rpc && is_here && called_again && !caller.is_over && is_bound && self.now < it.ends_at {
+        if it.by_rpc
+            && is_here
+            && called_again
+            && !caller.is_over
+            && is_bound
+            && reason != StopReason::Deadline
+        {
             let text = format!("{:?} of {}", it.id, it.by);
             self.breaks(
                 (Rule::StopsWithCause, "a call is stopped although its caller came back and called"),
@@ -1211,13 +1214,16 @@ impl World {
                     self.stolen.insert((whose, to), instance.to_owned());
                 }
                 let sender = Seat::of(from.identity().as_str()).and_then(|seat| self.joins.get(&seat));
-                let sender = sender.filter(|join| join.who.peer() == from).map(|join| join.program);
+                let sender = sender.filter(|join| join.who.peer() == from);
+                let sender_has_role = sender.is_some_and(|join| join.has_role);
+                let sender = sender.map(|join| join.program);
                 if sender.is_some_and(|sender| matches!(self.programs[sender].body, Body::Stranger(_))) {
                     return;
                 }
                 match frame.kind() {
                     Kind::CONFIGURATION => {
-                        if let Some(sender) = sender {
+                        // One that had no right to call has not shown the client its instance, so the client cannot prove its own.
+                        if let Some(sender) = sender.filter(|_| to != Seat::Phone || sender_has_role) {
                             self.configured.entry((program, sender)).or_insert(self.now);
                         }
                     }
