@@ -73,7 +73,8 @@ async function build(core) {
     if (name.endsWith('.d.ts')) cpSync(join(esm, name), join(cjs, name));
     if (!name.endsWith('.js')) continue;
     const source = readFileSync(join(esm, name), 'utf8');
-    const { code } = await transform(source, { format: 'cjs', platform: 'node', target: 'es2022' });
+    // The core is minified in both: esbuild would write it out again.
+    const { code } = await transform(source, { format: 'cjs', platform: 'node', target: 'es2022', minify: name.startsWith('core') });
     mkdirSync(dirname(join(cjs, name)), { recursive: true });
     writeFileSync(join(cjs, name), code);
   }

@@ -1,7 +1,7 @@
 //! Defines what makes a session: its role, its participant and its configuration.
 
 use crate::{
-    form::{Fields, Malformed, Read, Write, Writer},
+    form::{Fields, Malformed, Read, Write, Writer, repaired},
     shared::{NumberSetting, Participant, Role, TimeSetting},
 };
 
@@ -88,7 +88,8 @@ record! {
 impl Create {
     /// Reads the input `create`, and its time.
     pub(crate) fn read(text: &str) -> Result<(f64, Self), Malformed> {
-        let mut fields = Fields::of_input(text, None)?;
+        let text = repaired(text);
+        let mut fields = Fields::of_input(&text, None)?;
         let name: String = fields.take("type", None);
         fields.check()?;
         if name != "create" {

@@ -180,7 +180,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads an input. Only here a text is checked to be JSON: what is inside it is then, too.
+    /// Reads an input, which [`repaired`] has returned. Only here a text is checked to be JSON: what is inside it is then, too.
     pub(crate) fn of_input(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
         serde_json::from_str::<IgnoredAny>(text).map_err(Malformed::new)?;
         Ok(Self { beside, ..Self::read(text)? })
@@ -191,9 +191,7 @@ impl<'a> Fields<'a> {
         let mut parts = Parts::of(text, '{').ok_or_else(|| Malformed::new("is not an object"))?;
         let mut fields = Vec::new();
         while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
-            let name =
-                string(name).ok_or_else(|| Malformed::new("has a name with half of a surrogate pair"))?;
-            fields.push((name, value));
+            fields.push((string(name).unwrap_or_default(), value));
         }
         Ok(Self { fields, beside: None, error: None })
     }
@@ -302,7 +300,35 @@ fn string_end(text: &[u8], start: usize) -> usize {
     text.len()
 }
 
-/// Returns the text of a string, which is valid JSON. One with half of a surrogate pair has none.
+/// Returns JSON in which each half of a surrogate pair is U+FFFD: texts come from authors, who cut them in the middle of an emoji, and
+/// from names of files that are no Unicode. A text that is not JSON stays none.
+pub(crate) fn repaired(text: &str) -> Cow<'_, str> {
+    if !text.contains("\\ud") && !text.contains("\\uD") {
+        return text.into();
+    }
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6).and_then(|escape| escape.strip_prefix("\\u"));
+        digits.and_then(|digits| u16::from_str_radix(digits, 16).ok())
+    };
+    let (mut whole, mut at, mut copied) = (String::with_capacity(text.len()), 0, 0);
+    while let Some(next) = text[at..].find('\\') {
+        at += next;
+        match (unit(at), unit(at + 6)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
+            (Some(0xd800..=0xdfff), _) => {
+                whole.push_str(&text[copied..at]);
+                whole.push_str("\\ufffd");
+                (at, copied) = (at + 6, at + 6);
+            }
+            // What follows the backslash may be of several bytes in a text that is not JSON.
+            _ => at += 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+        }
+    }
+    whole.push_str(&text[copied..]);
+    whole.into()
+}
+
+/// Returns the text of a string, which is valid JSON.
 fn string(quoted: &str) -> Option<Cow<'_, str>> {
     let inside = quoted.strip_prefix('"')?.strip_suffix('"')?;
     if !inside.contains('\\') {
@@ -545,6 +571,26 @@ impl<T: Write> Write for Vec<T> {
             item.write(out);
         }
         out.raw("]");
+    }
+}
+
+/// An item that may be malformed by itself.
+impl<T: Read> Read for Result<T, Malformed> {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        Ok(T::read(text))
+    }
+
+    fn unread() -> Self {
+        Ok(T::unread())
+    }
+}
+
+impl<T: Write> Write for Result<T, Malformed> {
+    fn write(&self, out: &mut Writer) {
+        match self {
+            Ok(value) => value.write(out),
+            Err(_) => out.raw("null"),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use toolbridge::{
     CallError as CoreCallError, CallRecord, CloseReason as CoreCloseReason,
     ConnectionState as CoreConnectionState, ErrorCode, Event as CoreEvent, Identity,
     LateResult as CoreLateResult, Stats, Value,
+    escape::plain,
     session::{CallState, Job, Question, Readiness, Selection, SendFailure, Unaccepted},
     tools::{NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError},
     transport::{
@@ -353,6 +354,7 @@ impl Output {
             caller: text(&question.caller),
             tool: Tool::from(&question.tool),
             arguments: body(&question.arguments),
+            text: question_text(question),
             until: clock.time(question.until),
         }
     }
@@ -369,6 +371,19 @@ impl Output {
             candidates: candidates.collect(),
         }
     }
+}
+
+/// The longest arguments that a question shows, in bytes: a person allows only what is shown.
+const SHOWN_ARGUMENTS: usize = 16 << 10;
+
+fn question_text(question: &Question) -> Option<String> {
+    let arguments = serde_json::to_string_pretty(&question.arguments.to_json()).ok()?;
+    // Its line breaks are its own: those of texts are escapes.
+    let lines: Vec<_> = arguments.split('\n').map(plain).collect();
+    let arguments = Some(lines.join("\n")).filter(|shown| shown.len() <= SHOWN_ARGUMENTS)?;
+    let (caller, tool) = (plain(question.caller.as_str()), &question.tool);
+    let name = tool.title().unwrap_or(tool.name().as_str());
+    Some(format!("{caller} wants to run \"{name}\": {}\n{arguments}", tool.description()))
 }
 
 impl Event {

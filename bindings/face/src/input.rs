@@ -3,7 +3,7 @@
 use std::mem;
 
 use crate::{
-    form::{Json, Write, Writer},
+    form::{Json, Malformed, Write, Writer},
     shared::{
         Attribute, CloseReason, ConnectionState, Lane, MetaEntry, Participant, Peer, ProgressStatus, Tool,
         ToolFailure,
@@ -158,8 +158,8 @@ messages! {
         Timeout = "timeout" {},
         /// Replaces the offered tools.
         Offer = "offer" {
-            /// The tools.
-            tools: Vec<Tool>,
+            /// The tools. One that is malformed cannot be offered.
+            tools: Vec<Result<Tool, Malformed>>,
             /// Whether tools that cannot be offered are left out. Otherwise nothing changes if there is one.
             partial: bool = false,
         },
@@ -174,14 +174,15 @@ messages! {
             /// Structured content.
             content: Option<Json>,
         },
-        /// A job has ended: with a value or an error.
+        /// A job has ended: with a value or an error. If neither can be read, or both or none are there, it has ended as
+        /// `execution_error`: what an author returns or throws must not leave its caller waiting.
         Settle = "settle" {
             /// The job.
             key: u64,
             /// The result.
             value: Option<Json>,
             /// The failure.
-            error: Option<ToolFailure>,
+            error: Option<Result<ToolFailure, Malformed>>,
         },
         /// A person has answered.
         Consent = "consent" {

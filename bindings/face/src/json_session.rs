@@ -2,7 +2,7 @@
 
 use crate::{
     create::Create,
-    form::{Fields, Malformed},
+    form::{Fields, Malformed, repaired},
     input::{Input, Query},
     session::Session,
 };
@@ -30,7 +30,8 @@ impl JsonSession {
     /// # Errors
     /// The input is malformed. It had no effect.
     pub fn handle(&mut self, input: &str, bytes: Option<Vec<u8>>) -> Result<Option<String>, Malformed> {
-        let mut fields = Fields::of_input(input, bytes)?;
+        let input = repaired(input);
+        let mut fields = Fields::of_input(&input, bytes)?;
         let name: String = fields.take("type", None);
         fields.check()?;
         let reply = if let Some(query) = Query::read_fields(&name, &mut fields) {

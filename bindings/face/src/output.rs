@@ -88,6 +88,9 @@ messages! {
             tool: Tool,
             /// The arguments: an object.
             arguments: Json,
+            /// What a person is shown: who calls, the tool and all arguments, with control and invisible characters as escapes.
+            /// None if the arguments have more than 16 KiB so: nobody reads more, so the question must be refused.
+            text: Option<String>,
             /// When a missing answer becomes a refusal.
             until: f64,
         },

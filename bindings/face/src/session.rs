@@ -111,11 +111,11 @@ impl Session {
             }
             Input::Timeout {} => core.handle_timeout(now),
             Input::Progress { key, status, message, content } => {
-                let progress = to_core::progress(status, message, content.as_ref())?;
+                let progress = to_core::progress(status, message, content.as_ref());
                 core.progress(now, JobKey::from_number(key), progress);
             }
             Input::Settle { key, value, error } => {
-                let outcome = to_core::outcome(value.as_ref(), error)?;
+                let outcome = to_core::outcome(value.as_ref(), error);
                 core.settle(now, JobKey::from_number(key), outcome);
             }
             Input::Consent { key, allowed } => core.consent(now, JobKey::from_number(key), allowed),
@@ -233,20 +233,24 @@ impl Session {
         self.heard.as_ref().is_none_or(|heard| heard.iter().any(|name| name == event.name()))
     }
 
-    fn offer(&mut self, now: Instant, tools: Vec<Tool>, partial: bool) -> Result<Reply> {
-        let tools = tools.into_iter().enumerate();
-        let tools = tools
-            .map(|(at, tool)| tool.into_core().map_err(|error| error.of(&format!("[{at}]")).of("tools")))
-            .collect::<Result<Vec<_>>>()?;
+    fn offer(&mut self, now: Instant, tools: Vec<Result<Tool>>, partial: bool) -> Result<Reply> {
+        let (mut read, mut malformed) = (Vec::new(), Vec::new());
+        for (at, tool) in tools.into_iter().enumerate() {
+            let name = tool.as_ref().ok().map(|tool| tool.name.clone());
+            match tool.and_then(Tool::into_core).map_err(|error| error.of(&format!("[{at}]")).of("tools")) {
+                Ok(tool) => read.push(tool),
+                Err(error) if partial => malformed.push(LeftOut { tool: name, why: error.to_string() }),
+                Err(error) => return Err(error),
+            }
+        }
+        let tools = read;
         let left_out = if partial {
             let left_out = self.core.offer_allowed(now, tools);
-            left_out
-                .iter()
-                .map(|(tool, why)| LeftOut {
-                    tool: Some(tool.as_str().to_owned()),
-                    ..LeftOut::from_core(why)
-                })
-                .collect()
+            let left_out = left_out.iter().map(|(tool, why)| LeftOut {
+                tool: Some(tool.as_str().to_owned()),
+                ..LeftOut::from_core(why)
+            });
+            malformed.into_iter().chain(left_out).collect()
         } else {
             self.core.offer(now, tools).err().iter().map(LeftOut::from_core).collect()
         };

@@ -324,11 +324,7 @@ pub(crate) fn send_failure(why: SendFailureKind, bytes: u64, max: u64, text: Str
     }
 }
 
-pub(crate) fn progress(
-    status: ProgressStatus,
-    message: Option<String>,
-    content: Option<&Json>,
-) -> Result<Progress> {
+pub(crate) fn progress(status: ProgressStatus, message: Option<String>, content: Option<&Json>) -> Progress {
     let mut progress = Progress::default();
     progress.status = match status {
         ProgressStatus::Pending => CoreStatus::Pending,
@@ -337,20 +333,17 @@ pub(crate) fn progress(
         ProgressStatus::Failed => CoreStatus::Failed,
     };
     progress.message = message;
-    progress.content = match content.map(body).transpose() {
-        Ok(content) => content,
-        // The core leaves out content that is larger than progress may be, which is less.
-        Err(EncodeError::TooLarge { .. }) => None,
-        Err(error) => return Err(Malformed::new(error).of("content")),
-    };
-    Ok(progress)
+    // The core leaves out content that is larger than progress may be, too.
+    progress.content = content.and_then(|content| body(content).ok());
+    progress
 }
 
-pub(crate) fn outcome(value: Option<&Json>, error: Option<ToolFailure>) -> Result<toolbridge::Outcome> {
+pub(crate) fn outcome(value: Option<&Json>, error: Option<Result<ToolFailure>>) -> toolbridge::Outcome {
     match (value, error) {
-        (Some(value), None) => Ok(body(value).map_err(ToolError::from)),
-        (None, Some(error)) => Ok(Err(tool_error(error).unwrap_or_else(ToolError::from))),
-        _ => Err(Malformed::new("is needed, or error, and not both").of("value")),
+        (Some(value), None) => body(value).map_err(ToolError::from),
+        (None, Some(Ok(error))) => Err(tool_error(error).unwrap_or_else(ToolError::from)),
+        (None, Some(Err(malformed))) => Err(ToolError::internal(malformed.of("error"))),
+        _ => Err(ToolError::internal(Malformed::new("is needed, or error, and not both").of("value"))),
     }
 }
 

@@ -37,18 +37,11 @@ fn malformed_input_names_its_field() {
         (r#"{"type":"packet","at":1,"bytes":"!"}"#, "bytes: is not base64"),
         (r#"{"type":"packet","at":1,"lane":"fast","bytes":""}"#, "lane: \"fast\" is not one of its names"),
         (r#"{"type":"packet","at":1,"from":{"sid":"x"},"bytes":""}"#, "from.identity: is missing"),
-        (r#"{"type":"settle","at":1,"key":1}"#, "value: is needed, or error"),
-        (
-            r#"{"type":"settle","at":1,"key":1,"value":1,"error":{"code":"a","message":"b"}}"#,
-            "value: is needed",
-        ),
         (r#"{"type":"call","at":1,"tool":"t","meta":[]}"#, "meta: is not an object"),
         (r#"{"type":"listen","at":1,"events":["left","gone"]}"#, "events[1]: \"gone\" is no event"),
-        (
-            r#"{"type":"call","at":1,"tool":"t","meta":{"a\ud800":1}}"#,
-            "meta: has a name with half of a surrogate pair",
-        ),
-        (r#"{"type":"call","at":1,"tool":"\ud800"}"#, "tool: is not a text"),
+        (r#"{"type":"call","at":1,"tool":404}"#, "tool: is not a text"),
+        ("\\ud800é", "input: expected value"),
+        (r#"{"type":"call","at":1,"tool":"\ud8é0"}"#, "input: invalid escape"),
         (r#"{"type":"participant_left","at":1,"peer":"{}"}"#, "peer: is not an object"),
         (r#"{"type":"rejoined","at":1,"local":{"identity":"a"},"present":{}}"#, "present: is not a list"),
         (r#"{"type":"stream_chunk","at":"no","from":1,"id":2,"index":3,"bytes":4}"#, "at: is not a number"),
@@ -396,6 +389,62 @@ fn result_that_no_frame_can_hold_is_the_one_outcome_of_its_call() {
     let (_, of_assistant) = it.settle(key, &format!(r#""value":{{"t":{}}}"#, text_of(MAX - 3)));
     let settled = of_assistant.iter().find(|output| output["type"] == "settled").unwrap();
     assert_eq!(settled["error"]["code"], "result_too_large");
+}
+
+/// A settle that had no effect would leave the caller waiting until its time limit.
+#[test]
+fn outcome_that_cannot_be_read_ends_its_job() {
+    let mut it = Pair::new();
+    for (outcome, why) in [
+        (r#""error":{"code":404,"message":"no such album"}"#, "error.code: is not a text"),
+        (r#""error":{"code":"a"}"#, "error.message: is missing"),
+        (r#""error":"no""#, "error: is not an object"),
+        (r#""value":1,"error":{"code":"a","message":"b"}"#, "value: is needed, or error"),
+        (r#""value":{"$bin":"!"}"#, ""),
+        (r#""error":null"#, "value: is needed, or error"),
+    ] {
+        let key = it.call();
+        let (of_client, of_assistant) = it.settle(key, outcome);
+        let settled = of_assistant.iter().find(|output| output["type"] == "settled").unwrap();
+        assert_eq!(settled["error"]["message"], "the tool failed", "{outcome}");
+        let failed = of_client.iter().find(|output| output["event"] == "tool_failed").unwrap();
+        assert!(failed["cause"].as_str().unwrap().starts_with(why), "{outcome}: {failed}");
+    }
+}
+
+#[test]
+fn half_of_a_surrogate_pair_is_a_replacement_character() {
+    let mut it = Pair::new();
+    for (sent, read) in [
+        (r"a \ud83d b", "a \u{fffd} b"),
+        (r"\udE00", "\u{fffd}"),
+        (r"\ud83d\ude00", "\u{1f600}"),
+        (r"\uD83D\ud83d\uDE00\ude00", "\u{fffd}\u{1f600}\u{fffd}"),
+        (r"\\ud83d \\\ud83d", "\\ud83d \\\u{fffd}"),
+        (r"\u00e9\ud83d\n", "é\u{fffd}\n"),
+    ] {
+        let key = it.call();
+        let outcome =
+            format!(r#""error":{{"code":"half","message":"{sent}","partial":{{"{sent}":["{sent}"]}}}}"#);
+        let (_, of_assistant) = it.settle(key, &outcome);
+        let settled = of_assistant.iter().find(|output| output["type"] == "settled").unwrap();
+        assert_eq!(settled["error"]["message"], read, "{sent}");
+        assert_eq!(settled["error"]["partial"], serde_json::json!({ read: [read] }), "{sent}");
+    }
+}
+
+#[test]
+fn malformed_tool_is_left_out_of_a_partial_offer() {
+    let mut it = create("client", "{}");
+    let tools = r#"[{"name":"a","description":""},{"name":"b","description":"","timeout":-1},{"name":"c d","description":""}]"#;
+    let offer = |partial| format!(r#"{{"type":"offer","at":2000,"tools":{tools},"partial":{partial}}}"#);
+    assert!(error(&mut it, &offer("false")).starts_with("tools[1].timeout: is not a time"));
+    let reply = fields_of(&it.handle(&offer("true"), None).unwrap().unwrap());
+    let left_out: Vec<_> =
+        reply["left_out"].as_array().unwrap().iter().map(|it| (&it["tool"], &it["why"])).collect();
+    let [(_, first), (name, second)] = left_out[..] else { panic!("{reply}") };
+    assert!(first.as_str().unwrap().starts_with("tools[1].timeout: is not a time"), "{first}");
+    assert!(name == "c d" && second.as_str().unwrap().starts_with("tools[2].name: "), "{second}");
 }
 
 #[test]

@@ -91,6 +91,56 @@ test('text of a ToolError is sent; that of any other exception stays local', asy
   assert.match((await failed).cause, /secret/);
 });
 
+test('half of a surrogate pair becomes a replacement character', async (t) => {
+  const half = 'smile \ud83d'; // of an emoji that was cut
+  const throws = (error) => tool({ description: 'x', execute: () => { throw error(); } });
+  const { app, bot } = await connected(t, {
+    described: tool({ description: half, execute: () => 1 }),
+    result: tool({ description: 'x', execute: () => ({ [half]: [half, '\ud83d\ude00', '\ude00\ud83d'] }) }),
+    told: tool({ description: 'x', execute: (_, cx) => cx.progress({ message: half, content: [half] }) }),
+    said: throws(() => new ToolError(half, { code: 'half', partial: [half] })),
+    broken: throws(() => new Error(`${'x'.repeat(992)}😀😀😀`)), // its text is cut
+    checked: tool({ description: 'x', validate: () => half, execute: () => 1 }),
+  });
+  const whole = 'smile \ufffd';
+  assert.equal(bot.tools().find(({ tool }) => tool.name === 'described').tool.description, whole);
+  assert.deepEqual(await bot.call('result', { [half]: half }), { [whole]: [whole, '😀', '\ufffd\ufffd'] });
+  const told = [];
+  await bot.call('told', {}, { onProgress: ({ message, content }) => message !== undefined && told.push([message, content]) });
+  assert.deepEqual(told, [[whole, [whole]]]);
+  await assert.rejects(bot.call('said'), refused(ToolFailed, { code: 'half', message: whole, partial: { value: [whole] } }));
+  const failed = next(app, 'toolFailed');
+  await assert.rejects(bot.call('broken'), refused(ToolFailed, { code: 'execution_error' }));
+  assert.ok((await failed).cause.endsWith('x\ufffd'));
+  await assert.rejects(bot.call('checked'), refused(ToolFailed, { code: 'invalid_parameters', message: whole }));
+});
+
+test('code of a ToolError is checked where it is written', () => {
+  for (const code of [404, null, '', 'not found', 'ü', 'a'.repeat(65)]) {
+    if (code === null) continue; // as if it were missing
+    assert.throws(() => new ToolError('no such album', { code }), /must be a text of 1 to 64 letters/);
+  }
+  for (const code of ['timeout', 'cancelled', 'lost']) {
+    assert.throws(() => new ToolError('the printer did not answer', { code }), new RegExp(`use another one, such as "printer_${code}"`));
+  }
+  assert.equal(new ToolError('no such album', { code: 'ENOENT' }).code, 'ENOENT');
+});
+
+test('tool that ends in any way has an outcome', async (t) => {
+  const throws = (error) => tool({ description: 'x', execute: () => { throw error(); } });
+  const { app, bot } = await connected(t, {
+    number: throws(() => new ToolError('no such album', { code: 404 })),
+    changed: throws(() => Object.assign(new ToolError('changed later'), { code: 404 })),
+    said: throws(() => Object.defineProperty(new ToolError('x'), 'message', { value: { en: 'x' } })),
+    mute: throws(() => Object.defineProperty(new Error('x'), 'message', { get: () => { throw new Error('no text'); } })),
+    nothing: throws(() => Object.create(null)),
+  });
+  app.on('toolFailed', () => {});
+  for (const name of ['number', 'changed', 'said', 'mute', 'nothing']) {
+    await assert.rejects(bot.call(name), refused(ToolFailed, { code: 'execution_error' }), name);
+  }
+});
+
 test('exception of a tool is printed at its own side unless somebody listens', async (t) => {
   const errors = t.mock.method(console, 'error', () => {});
   const broken = new Error('a secret of this page');
@@ -164,6 +214,9 @@ test('results that JSON would write as nothing are an execution_error, which nam
     response: [{ a: { b: new Response('x') } }, 'the result.a.b is an object of the class Response, which JSON cannot hold'],
     map: [{ at: [new Map()] }, 'the result.at[0] is an object of the class Map, which JSON cannot hold'],
     hidden: [new Hidden(), 'the result is an object of the class Hidden, which JSON cannot hold'],
+    date: [{ at: new Date(NaN) }, 'the result.at is an invalid date, which JSON cannot hold'],
+    buffer: [[Buffer.from('hi')], 'the result[0] is binary data, which JSON cannot hold'],
+    boxed: [{ n: Object(NaN) }, 'the result.n is NaN, which JSON cannot hold'],
   };
   const good = { plain: {}, bare: Object.create(null), other: runInNewContext('({})'), photo: new Photo(), date: new Date(0), box: new Number(1), args: (function () { return arguments; })() };
   const tools = Object.fromEntries(Object.entries(values).map(([name, [value]]) => [name, tool({ description: 'x', execute: () => value })]));
@@ -400,6 +453,25 @@ test('question is withdrawn when the call is cancelled', async (t) => {
   await withdrawn.promise;
 });
 
+test('question shows all that runs, or is refused', async (t) => {
+  const asked = [];
+  const ran = [];
+  const pay = tool({ description: 'Pays', destructive: true, execute: (args) => ran.push(args) });
+  const consent = ({ text }) => {
+    asked.push(text);
+    return true;
+  };
+  const { app, bot } = await connected(t, { pay }, { client: { consent } });
+  await bot.call('pay', { note: 'thank you '.repeat(1_000), to: 'mallory' });
+  assert.ok(asked[0].startsWith('agent wants to run "pay": Pays\n{\n') && asked[0].endsWith('"to": "mallory"\n}'), asked[0]);
+  await bot.call('pay', { to: 'alice\u202e moc.live@\u2066\u001b[2J\n' });
+  assert.ok(asked[1].endsWith(String.raw`"to": "alice\u{202e} moc.live@\u{2066}\u001b[2J\n"` + '\n}'), asked[1]);
+  const warning = next(app, 'warning');
+  await assert.rejects(bot.call('pay', { note: 'thank you '.repeat(1_700), to: 'mallory' }), refused(ToolFailed, { code: 'permission_denied', mayHaveRun: false }));
+  assert.match((await warning).message, /16 KiB/);
+  assert.deepEqual([asked.length, ran.length], [2, 2]);
+});
+
 test('consent handler that throws counts as a refusal', async (t) => {
   const { app, bot } = await connected(t, { remove: tool({ description: 'x', destructive: true, execute: () => 1 }) }, {
     client: {
@@ -601,7 +673,8 @@ test('several clients: a call names one, or the function chooses', async (t) => 
   });
   const agent = room.port('agent', { attributes: { 'toolbridge.role': 'assistant' } });
   let chosen;
-  const bot = new Assistant(agent, { choose: (candidates, tool) => (chosen === undefined ? undefined : candidates.find((identity) => identity === chosen && tool === 'where')) });
+  let wrong;
+  const bot = new Assistant(agent, { choose: (candidates, tool) => wrong ?? (chosen === undefined ? undefined : candidates.find((identity) => identity === chosen && tool === 'where')) });
   t.after(() => Promise.all([bot.close(), ...apps.map(({ app }) => app.close())]));
   for (const { port } of apps) port.connect();
   agent.connect();
@@ -613,6 +686,11 @@ test('several clients: a call names one, or the function chooses', async (t) => 
   assert.equal(bot.whyNotOffered('nothing').kind, 'unknown_tool');
   chosen = 'watch';
   assert.deepEqual(await bot.call('where'), { value: 'watch' });
+  for (wrong of ['fridge', { identity: 'watch' }, Promise.resolve('watch')]) {
+    const warning = next(bot, 'warning');
+    await assert.rejects(bot.call('where'), refused(Ambiguous, {}));
+    assert.match((await warning).message, /the identity of no candidate; nobody is chosen/);
+  }
 });
 
 test('answers of another participant are ignored', async (t) => {

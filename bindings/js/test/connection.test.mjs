@@ -3,10 +3,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Assistant, Client, Closed, Lost, tool } from 'toolbridge';
+import { Assistant, CallTimeout, Cancelled, Client, Closed, Lost, NotReady, tool } from 'toolbridge';
 import { Client as OwnCore } from 'toolbridge/wasm';
 
-import { atOnce, later, next, pair } from './memory.mjs';
+import { MemoryRoom, atOnce, later, next, pair } from './memory.mjs';
 
 const echo = tool({ description: 'x', execute: (args) => args });
 
@@ -38,6 +38,49 @@ test('call before the room is connected is refused, and one while it connects wa
   phone.connect();
   agent.connect();
   assert.deepEqual(await call, { a: 1 });
+});
+
+test('time limits and signals hold while the room connects', async (t) => {
+  const { phone, agent, bot } = ends(t);
+  agent.state = 'connecting';
+  const late = await bot.call('echo', {}, { timeout: 30 }).catch((error) => error);
+  assert.ok(late instanceof CallTimeout && late.mayHaveRun === false && late.limit === 30, String(late));
+  assert.match(late.message, /not connected within 30 ms; nothing ran/);
+  await assert.rejects(bot.ready('phone', { timeout: 30 }), (error) => error instanceof NotReady && /the room is not connected; waited 30 ms/.test(error.message));
+  const stop = new AbortController();
+  const call = assert.rejects(bot.call('echo', {}, { signal: stop.signal }), (error) => error instanceof Cancelled && error.mayHaveRun === false);
+  const ready = assert.rejects(bot.ready('phone', { signal: stop.signal }), (error) => error === stop.signal.reason);
+  stop.abort();
+  await Promise.all([call, ready]);
+  const both = bot.call('echo', { a: 1 }, { timeout: 20_000, signal: new AbortController().signal });
+  phone.connect();
+  agent.connect();
+  assert.deepEqual(await both, { a: 1 });
+});
+
+test('core that cannot be loaded at first is loaded later, and a failure is not kept', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { loadPlain } = await import(new URL('../dist/esm/load.js', import.meta.url));
+  const { ClientBase } = await import(new URL('../dist/esm/client.js', import.meta.url));
+  const room = new MemoryRoom();
+  for (const failures of [2, 3]) {
+    const phone = room.port(`phone${failures}`, {});
+    let left = failures;
+    const app = new ClientBase(phone, {}, () => (left-- > 0 ? Promise.reject(new Error('a chunk is missing')) : loadPlain()));
+    const warnings = [];
+    app.on('warning', ({ message }) => warnings.push(message));
+    const end = Promise.race([next(app, 'connected'), next(app, 'error')]);
+    phone.connect();
+    for (const wait of [1_000, 4_000]) {
+      while (warnings.length < (wait === 1_000 ? 1 : 2)) await new Promise((resolve) => setImmediate(resolve));
+      assert.match(warnings.at(-1), new RegExp(`a chunk is missing; it is tried again in ${wait / 1_000} s`));
+      t.mock.timers.tick(wait);
+    }
+    const found = await end;
+    assert.equal('error' in found, failures === 3, JSON.stringify(found));
+    t.mock.timers.tick(5_000);
+    await app.close();
+  }
 });
 
 test('assistant whose permissions are unknown is trusted only when they are known', async (t) => {

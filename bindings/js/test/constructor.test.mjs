@@ -66,7 +66,34 @@ test('limits of a call that cannot be are refused in milliseconds', async () => 
   await assert.rejects(bot.call('lamp', {}, { timeout: 0 }), /`timeout` is 0; it must be a number of milliseconds above 0/);
   await assert.rejects(bot.call('lamp', {}, { timeout: '5' }), /`timeout` is "5"/);
   await assert.rejects(bot.call('lamp', {}, { ownerWait: -1 }), /`ownerWait` is -1; it must be a number of milliseconds of 0 or more/);
-  assert.throws(() => new Client(port(), { times: { grace: '5' } }), /`times.grace` is "5"/);
+  await assert.rejects(bot.call('lamp', {}, { signal: {} }), /`signal` must be an AbortSignal/);
+  await assert.rejects(bot.ready('phone', { signal: 'stop' }), /`signal` must be an AbortSignal/);
+});
+
+test('options of constructors that have a wrong value are refused', () => {
+  for (const [options, text] of [
+    [{ times: { grace: '5' } }, /`times.grace` is "5"/],
+    [{ times: { gracePeriod: 5 } }, /`times`: there is no option "gracePeriod"/],
+    [{ caps: { runningJobs: 1 } }, /`caps`: there is no option "runningJobs" \(did you mean "running_jobs"\?\)/],
+    [{ caps: { running_jobs: 'many' } }, /`caps.running_jobs` must be a whole number of 0 or more, not string/],
+    [{ caps: { running_jobs: -1 } }, /`caps.running_jobs` must be a whole number of 0 or more, not -1/],
+    [{ version: 1 }, /`version` must be a text, not 1/],
+    [{ fastLane: 'no' }, /`fastLane` must be true or false, not string/],
+    [{ consent: 'yes' }, /`consent` must be a function, not string/],
+    [{ assistant: 5 }, /`assistant` must be a text, not 5/],
+  ]) {
+    assert.throws(() => new Client(port(), options), (error) => error instanceof TypeError && text.test(error.message), String(text));
+  }
+  for (const [options, text] of [
+    [{ clients: 'phone' }, /`clients` must be a list, not string/],
+    [{ pins: { tool: 'a', owner: 'b' } }, /`pins` must be a list, not object/],
+    [{ admit: 'phone' }, /`admit` must be a function, not string/],
+    [{ allowStop: true }, /`allowStop` must be a function, not boolean/],
+    [{ admitOnlyRoles: 'yes' }, /`admitOnlyRoles` must be true or false, not string/],
+  ]) {
+    assert.throws(() => new Assistant(port(), options), (error) => error instanceof TypeError && text.test(error.message), String(text));
+  }
+  new Client(port(), { times: { grace: undefined, owner_wait: 0 }, caps: { running_jobs: undefined, count: 0 }, version: undefined });
 });
 
 test('failed constructor leaves the room free', () => {

@@ -36,16 +36,29 @@ const hang = tool({
   },
 });
 
-function App({ n, description, name }) {
+globalThis.renderings = 0;
+
+/** Another component of the same room. */
+function Other({ name }) {
+  const { error } = useTools(phone, [{ [name]: tool({ description: 'Another', execute: () => 'other' }) }]);
+  return error ? ` other: ${error.message}` : ' other';
+}
+
+function App({ n, description, name, consent, times }) {
+  globalThis.renderings++;
   // Other objects at each rendering.
-  const { assistant, error } = useTools(phone, { [name]: tool({ description, execute: () => n }), hang });
-  return createElement('p', null, error ? `error: ${error.message}` : `${assistant ?? 'nobody'} ${n}`);
+  const own = { [name]: tool({ description, execute: () => n }), erase: tool({ description: 'Erases', destructive: true, execute: () => 'erased' }), hang };
+  const { assistant, error, client } = useTools(phone, own, { ...(consent && { consent }), ...(times && { times }) });
+  globalThis.client = client;
+  return createElement('span', null, error ? `error: ${error.message}` : `${assistant ?? 'nobody'} ${n}`);
 }
 
 const root = createRoot(document.querySelector('#root'));
-globalThis.render = (n, description = 'Counts', name = 'count') => {
+globalThis.render = (n, description = 'Counts', name = 'count', { other, ...options } = {}) => {
+  const components = [createElement(App, { key: 'app', n, description, name, ...options })];
+  if (other !== undefined) components.push(createElement(Other, { key: 'other', name: other }));
   // With its effects, which offer the tools.
-  flushSync(() => root.render(createElement(StrictMode, null, createElement(App, { n, description, name }))));
+  flushSync(() => root.render(createElement(StrictMode, null, ...components)));
 };
 globalThis.unmount = () => root.unmount();
 

@@ -67,11 +67,92 @@ for (const [name, conditions] of [['browser', []], ['react-native', ['react-nati
   });
 }
 
-test('tool that cannot be offered is an error of the hook', options, async (t) => {
+test('tool that cannot be offered is an error of the hook, which does not go on rendering, and recovers', options, async (t) => {
   const page = await openPage(t);
-  const text = await page.evaluate(async () => {
-    globalThis.render(1, 'x', 'bridge.count');
-    return globalThis.shown('error');
+  const found = await page.evaluate(async () => {
+    const { bot, render, shown } = globalThis;
+    render(1, 'x', 'bridge.count');
+    const out = { text: await shown('error') };
+    const frames = () => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    while (globalThis.client?.assistant === undefined) await frames();
+    render(2, 'x', 'bridge.count'); // other objects, the same error
+    await frames();
+    const before = globalThis.renderings;
+    await frames();
+    out.renderings = globalThis.renderings - before;
+    render(3);
+    await shown('agent 3');
+    out.value = await bot.call('count');
+    render(4, 'x', 'bridge.count');
+    await shown('error');
+    render(5);
+    await shown('agent 5');
+    return out;
   });
-  assert.match(text, /"bridge\.count"/);
+  assert.match(found.text, /"bridge\.count"/);
+  assert.equal(found.renderings, 0, 'it goes on rendering');
+  assert.deepEqual(found.value, { value: 3 });
+});
+
+test('options of a first rendering that are wrong are an error until they are right', options, async (t) => {
+  const page = await openPage(t);
+  const found = await page.evaluate(async () => {
+    const { bot, render, shown } = globalThis;
+    render(1, 'x', 'count', { times: { gracePeriod: 1 } });
+    const text = await shown('error');
+    render(2, 'x', 'count', { times: { grace: 5_000 } });
+    await shown('agent 2');
+    return { text, value: await bot.call('count') };
+  });
+  assert.match(found.text, /gracePeriod/);
+  assert.deepEqual(found.value, { value: 2 });
+});
+
+test('consent of a later rendering counts', options, async (t) => {
+  const page = await openPage(t);
+  const found = await page.evaluate(async () => {
+    const { bot, render, shown } = globalThis;
+    render(1);
+    await shown('agent 1');
+    await bot.ready('phone');
+    const before = await bot.call('erase', {}, { ownerWait: 100 }).catch((error) => error.kind);
+    const first = globalThis.client;
+    let asked = 0;
+    const consent = () => (asked++, true);
+    render(2, 'Counts', 'count', { consent });
+    await shown('agent 2');
+    const erased = await bot.call('erase');
+    const second = globalThis.client;
+    render(3, 'Counts', 'count', { consent: () => (asked += 10, true) });
+    await bot.call('erase');
+    return { before, erased, asked, isOther: first !== second, isSame: second === globalThis.client };
+  });
+  assert.deepEqual(found, { before: 'unknown_tool', erased: { value: 'erased' }, asked: 11, isOther: true, isSame: true });
+});
+
+test('components of one room share a client', options, async (t) => {
+  const page = await openPage(t);
+  const found = await page.evaluate(async () => {
+    const { bot, render, shown, next } = globalThis;
+    render(1, 'Counts', 'count', { other: 'another' });
+    await shown('agent 1 other');
+    await bot.ready('phone');
+    const out = { count: await bot.call('count'), another: await bot.call('another') };
+    render(2, 'Counts', 'count', { other: 'count' });
+    out.twice = await shown('agent 2 other: ');
+    out.first = await bot.call('count');
+    const changed = next('toolsChanged');
+    render(3, 'Counts', 'count', { other: 'third' });
+    await changed;
+    out.third = await bot.call('third');
+    const gone = next('toolsChanged');
+    render(4); // the other one is gone
+    await gone;
+    out.left = await bot.call('third', {}, { ownerWait: 100 }).catch((error) => error.kind);
+    out.rest = await bot.call('count');
+    return out;
+  });
+  assert.match(found.twice, /the tool "count" is offered by another component, too/);
+  delete found.twice;
+  assert.deepEqual(found, { count: { value: 1 }, another: { value: 'other' }, first: { value: 2 }, third: { value: 'other' }, left: 'unknown_tool', rest: { value: 4 } });
 });

@@ -1,14 +1,17 @@
 import type { AnyRoom } from './adapters.js';
-import type { LoadCore, ProgressStatus } from './core.js';
+import type { CoreCallError, LoadCore, ProgressStatus } from './core.js';
 import { callError, closedError, type CallError } from './errors.js';
 import { isObject, toJsonText, type Json, type JsonObject } from './json.js';
 import { describeOffers, describeTool, expectDone, Participant, type OfferedTool, type ParticipantOptions, type ToolDescription } from './participant.js';
-import { ASSISTANT_OPTIONS, CALL_OPTIONS, checkChoice, checkNames, checkTime } from './options.js';
+import { ASSISTANT_OPTIONS, CALL_OPTIONS, checkChoice, checkNames, checkOptions, checkSignal, checkTime } from './options.js';
 import type { Rule } from './room-view.js';
 import { fields } from './tool.js';
 
 /** How long `ready` waits, in milliseconds. */
 const READY = 10_000;
+
+/** How long a call without a time limit waits for the room to be connected, in milliseconds: as long as one without a patience. */
+const CONNECT = 30_000;
 
 /** How long before the end of its time `ready` pings a client that has not registered, in milliseconds. */
 const PROBE = 1_000;
@@ -18,17 +21,17 @@ export interface AssistantOptions extends ParticipantOptions {
    * Clients that are admitted by their identities. Default: participants whose token has the attribute
    * `toolbridge.role: client`, or the only other one.
    */
-  readonly clients?: readonly string[];
+  readonly clients?: readonly string[] | undefined;
   /** Admits the participants for which it returns true, in addition to those with the role `client`. */
-  readonly admit?: Rule;
+  readonly admit?: Rule | undefined;
   /** Admits no participant only because it is alone. */
-  readonly admitOnlyRoles?: boolean;
+  readonly admitOnlyRoles?: boolean | undefined;
   /** Lets clients stop calls for which it returns true. Default: none. */
-  readonly allowStop?: Rule;
+  readonly allowStop?: Rule | undefined;
   /** The client that runs a tool which several offer. */
-  readonly pins?: readonly { readonly tool: string; readonly owner: string }[];
+  readonly pins?: readonly { readonly tool: string; readonly owner: string }[] | undefined;
   /** Which of several clients that offer a tool runs it: a function returns its identity. Default: `nobody`. */
-  readonly choose?: 'nobody' | 'first' | 'last' | 'lastHeard' | Choose;
+  readonly choose?: 'nobody' | 'first' | 'last' | 'lastHeard' | Choose | undefined;
 }
 
 /** Chooses among several participants. `tool` is missing if the question is not about a tool. */
@@ -36,16 +39,16 @@ export type Choose = (candidates: readonly string[], tool: string | undefined) =
 
 export interface CallOptions {
   /** The identity of the client that runs the tool, whichever others offer it. */
-  readonly to?: string;
+  readonly to?: string | undefined;
   /** The time limit in milliseconds. Default: the tool's patience, otherwise 30,000. */
-  readonly timeout?: number;
+  readonly timeout?: number | undefined;
   /** How long to wait for a client that offers the tool, in milliseconds. Default: 5,000. */
-  readonly ownerWait?: number;
+  readonly ownerWait?: number | undefined;
   /** Cancels the call, also at the client. */
-  readonly signal?: AbortSignal;
-  readonly onProgress?: (progress: Progress) => void;
+  readonly signal?: AbortSignal | undefined;
+  readonly onProgress?: ((progress: Progress) => void) | undefined;
   /** Sent along with the request. */
-  readonly meta?: JsonObject;
+  readonly meta?: JsonObject | undefined;
 }
 
 export interface Progress {
@@ -56,8 +59,8 @@ export interface Progress {
 
 export interface ReadyOptions {
   /** In milliseconds. Default: 10,000. */
-  readonly timeout?: number;
-  readonly signal?: AbortSignal;
+  readonly timeout?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** A client did not become ready. */
@@ -88,6 +91,7 @@ export class AssistantBase extends Participant {
   constructor(room: AnyRoom, options: AssistantOptions, load: LoadCore) {
     checkNames('Assistant', options, ASSISTANT_OPTIONS);
     const { clients, admit, admitOnlyRoles, allowStop, pins, choose, ...rest } = options;
+    checkOptions({ clients, pins, admitOnlyRoles });
     if (choose !== undefined && typeof choose !== 'function') checkChoice('`choose`', choose, ['nobody', 'first', 'last', 'lastHeard']);
     const chooser = typeof choose === 'function' ? choose : undefined;
     super(
@@ -165,8 +169,12 @@ export class AssistantBase extends Participant {
    */
   async ready(client: string, { timeout = READY, signal }: ReadyOptions = {}): Promise<ToolDescription[]> {
     checkTime('`timeout`', timeout, true);
+    checkSignal(signal);
+    const until = performance.now() + timeout;
     signal?.throwIfAborted();
-    await this.#started();
+    const how = await this.#started(timeout, signal);
+    if (how === 'aborted') throw reasonOf(signal);
+    if (how === 'late') throw new NotReady(client, `the room is not connected; waited ${timeout} ms`);
     const { driver } = this;
     driver.input({ type: 'expect', identity: client });
     let end: () => void = () => {};
@@ -191,11 +199,12 @@ export class AssistantBase extends Participant {
           if (readiness === 'never') reject(new NotReady(client, why));
         };
         const unwatch = driver.watch(check);
-        const probe = setTimeout(() => driver.input({ type: 'probe', identity: client }), Math.max(timeout - PROBE, 0));
+        const left = Math.max(until - performance.now(), 0);
+        const probe = setTimeout(() => driver.input({ type: 'probe', identity: client }), Math.max(left - PROBE, 0));
         const timer = setTimeout(() => {
           check();
           reject(new NotReady(client, `${why}; waited ${timeout} ms`));
-        }, timeout);
+        }, left);
         const aborted = () => reject(reasonOf(signal));
         signal?.addEventListener('abort', aborted);
         end = () => {
@@ -218,11 +227,24 @@ export class AssistantBase extends Participant {
     expectDone(reply, `the view "${view}" cannot be shown`);
   }
 
-  async #started(): Promise<void> {
+  /** Waits for the session, at most this long. Says whether there is one, or what came first. */
+  async #started(timeout: number, signal: AbortSignal | undefined): Promise<'started' | 'late' | 'aborted'> {
+    let end: () => void = () => {};
+    const given = new Promise<'late' | 'aborted'>((resolve) => {
+      const timer = setTimeout(() => resolve('late'), timeout);
+      const aborted = () => resolve('aborted');
+      signal?.addEventListener('abort', aborted);
+      end = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener('abort', aborted);
+      };
+    });
     try {
-      await this.driver.started();
+      return await Promise.race([this.driver.started().then(() => 'started' as const), given]);
     } catch (error) {
       throw closedError(error instanceof Error ? error.message : String(error), false);
+    } finally {
+      end();
     }
   }
 
@@ -232,11 +254,18 @@ export class AssistantBase extends Participant {
     checkNames(`the call of "${tool}"`, options, CALL_OPTIONS);
     if (timeout !== undefined) checkTime('`timeout`', timeout);
     if (ownerWait !== undefined) checkTime('`ownerWait`', ownerWait, true);
+    checkSignal(signal);
     const raw = {
       arguments: toJsonText(args, 'arguments'),
       ...(meta !== undefined && { meta: toJsonText(meta, 'meta') }),
     };
-    if (!signal?.aborted && !this.driver.isOpen) await this.#started();
+    let left = timeout;
+    if (!signal?.aborted && !this.driver.isOpen) {
+      const began = performance.now();
+      const how = await this.#started(timeout ?? CONNECT, signal);
+      if (timeout !== undefined) left = timeout - Math.round(performance.now() - began);
+      if (how === 'late' || (left !== undefined && left <= 0)) throw callError(notConnected(timeout ?? CONNECT));
+    }
     if (signal?.aborted) throw callError(NEVER_BEGUN);
     const { driver } = this;
     return new Promise<JsonObject>((resolve, reject) => {
@@ -250,7 +279,7 @@ export class AssistantBase extends Participant {
       const aborted = () => {
         if (key !== undefined) driver.input({ type: 'cancel', key }); // it settles the call
       };
-      const begun = driver.call({ type: 'call', tool, ...fields({ owner: to, timeout, owner_wait: ownerWait, turn }) }, raw, {
+      const begun = driver.call({ type: 'call', tool, ...fields({ owner: to, timeout: left, owner_wait: ownerWait, turn }) }, raw, {
         settled: (result) => {
           if (isSettled) return;
           settle(() => ('error' in result ? reject(callError(result.error)) : resolve(objectOf(result.value))));
@@ -303,6 +332,12 @@ export class Turn {
 
 /** The call's signal was aborted before it began. */
 const NEVER_BEGUN = { kind: 'cancelled', code: 'cancelled', message: 'the call was cancelled before it began; nothing ran', may_have_run: false } as const;
+
+/** The room was not connected within the time limit of a call. */
+function notConnected(limit: number): CoreCallError {
+  const message = `the room was not connected within ${limit} ms; nothing ran`;
+  return { kind: 'timeout', code: 'timeout', message, may_have_run: false, limit };
+}
 
 /** Results are objects on the wire. */
 function objectOf(value: Json): JsonObject {

@@ -1,12 +1,12 @@
 import type { AnyRoom } from './adapters.js';
 import type { LoadCore } from './core.js';
-import { checkNames, CLIENT_OPTIONS } from './options.js';
+import { checkNames, checkOptions, CLIENT_OPTIONS } from './options.js';
 import { expectDone, Participant, type ParticipantOptions } from './participant.js';
 import { fields } from './tool.js';
 
 export interface ClientOptions extends ParticipantOptions {
   /** The identity of the assistant whose calls are accepted. Default: the only eligible one in the room. */
-  readonly assistant?: string;
+  readonly assistant?: string | undefined;
 }
 
 /** A participant that offers tools to the assistant in its room. */
@@ -14,6 +14,7 @@ export class ClientBase extends Participant {
   /** @internal */
   constructor(room: AnyRoom, { assistant, ...options }: ClientOptions, load: LoadCore) {
     checkNames('Client', options, CLIENT_OPTIONS);
+    checkOptions({ assistant });
     super(room, 'client', { ...options, config: fields({ assistant }) }, load);
   }
 

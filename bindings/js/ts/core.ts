@@ -161,6 +161,8 @@ export interface Ask {
   readonly caller: string;
   readonly tool: CoreTool;
   readonly arguments: JsonObject;
+  /** What a person is shown. Missing if the arguments are too large. */
+  readonly text?: string;
   readonly until: number;
 }
 

@@ -16,6 +16,9 @@ import { SendQueue } from './send-queue.js';
 import { SessionRunner, type Query, type RawFields } from './session-runner.js';
 import type { NamedTool } from './tool.js';
 
+/** After which times loading the core is tried again, in milliseconds: a page's network may fail once. */
+const LOAD_AGAIN = [1_000, 4_000];
+
 /** The time limit of sending the last packets, in milliseconds. */
 const FLUSH = 1_000;
 
@@ -23,7 +26,7 @@ export interface DriverOptions extends Rules {
   readonly role: 'client' | 'assistant';
   /** The core's `config`, except what the room says. */
   readonly config: Readonly<Record<string, unknown>>;
-  readonly caps?: Readonly<Record<string, number>> | undefined;
+  readonly caps?: Readonly<Record<string, number | undefined>> | undefined;
   readonly consent?: AskPerson | undefined;
   readonly choose?: ((candidates: Select['candidates'], tool: string | undefined) => string | undefined) | undefined;
   readonly load: LoadCore;
@@ -180,12 +183,19 @@ export class Driver {
   }
 
   async #load(): Promise<void> {
-    try {
-      this.#core = await this.#options.load();
-    } catch (error) {
-      return this.#fail(new Error(`the core cannot be loaded: ${textOf(error)}`, { cause: error }), false);
+    for (const wait of [...LOAD_AGAIN, undefined]) {
+      try {
+        this.#core = await this.#options.load();
+        return this.#start();
+      } catch (error) {
+        if (this.#isStopped) return;
+        const why = `the core cannot be loaded: ${textOf(error)}`;
+        if (wait === undefined) return this.#fail(new Error(why, { cause: error }), false);
+        this.#emitter.emit('warning', { message: `${why}; it is tried again in ${wait / 1_000} s` });
+        await new Promise((resolve) => setTimeout(resolve, wait));
+      }
+      if (this.#isStopped) return;
     }
-    this.#start();
   }
 
   /** Begins a session, if the room is connected and the core is loaded. */
@@ -257,11 +267,18 @@ export class Driver {
   }
 
   #select({ key, tool, candidates }: Select): void {
+    const warn = (what: string) => this.#emitter.emit('warning', { message: `the function that chooses ${what}; nobody is chosen` });
     let identity: string | undefined;
     try {
-      identity = this.#options.choose?.(candidates, tool);
+      const chosen: unknown = this.#options.choose?.(candidates, tool);
+      const isCandidate = candidates.some((candidate) => candidate.identity === chosen);
+      if (isCandidate) identity = chosen as string;
+      else if (chosen !== undefined && chosen !== null) {
+        const found = chosen instanceof Promise ? 'a promise, and must not be async' : JSON.stringify(chosen);
+        warn(`returned ${found}, which is the identity of no candidate`);
+      }
     } catch (error) {
-      this.#emitter.emit('warning', { message: `the function that chooses threw ${textOf(error)}; nobody is chosen` });
+      warn(`threw ${textOf(error)}`);
     }
     this.#runner.passOnly({ type: 'select', key, ...(identity !== undefined && { identity }) });
   }

@@ -42,7 +42,7 @@ export interface Events {
   };
   /** A tool threw something that is not a `ToolError`. The caller does not see the cause. */
   toolFailed: { readonly call: string; readonly tool: string; readonly cause: string };
-  peerError: { readonly by: string; readonly code: string; readonly message: string; readonly recoverable: boolean };
+  peerError: { readonly by: string; readonly code: number; readonly message: string; readonly recoverable: boolean };
   violation: { readonly by?: string; readonly what: string; readonly times: number };
   view: { readonly by: string; readonly view: string; readonly content: Json; readonly text?: string };
   lateResult: { readonly call: string; readonly tool: string; readonly owner?: string; readonly outcome: string };

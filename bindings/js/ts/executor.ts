@@ -87,7 +87,7 @@ export class Executor {
   constructor(
     alarms: Alarms,
     reports: Reports,
-    caps: Readonly<Record<string, number>> = {},
+    caps: Readonly<Record<string, number | undefined>> = {},
     threw: (tool: string, error: unknown) => void,
     warn: (message: string) => void,
   ) {
@@ -177,6 +177,7 @@ export class Executor {
     if (!job.isRunning) return;
     job.isRunning = false;
     this.#alarms.cancel(job.alarm);
+    this.#settle(job, { error: { code: 'execution_error', message: LOCAL_MESSAGE } }); // otherwise its caller would wait
     if (this.#jobs.get(job.execute.key) === job) this.#jobs.delete(job.execute.key);
     this.#running -= 1;
     const next = this.#waiting.shift();
@@ -301,6 +302,10 @@ function failure(error: unknown): Failure {
 const MAX_CAUSE = 1_000;
 
 function describe(error: unknown): string {
-  const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-  return text.slice(0, MAX_CAUSE);
+  try {
+    const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    return text.slice(0, MAX_CAUSE);
+  } catch {
+    return 'an exception that has no text'; // an object without a prototype, or with a getter that throws
+  }
 }

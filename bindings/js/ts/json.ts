@@ -13,8 +13,8 @@ export function isObject(value: unknown): value is Record<string, unknown> {
  * Writes a value as JSON text. Fields that are `undefined` are left out, and `toJSON` is used, as in `JSON.stringify`.
  *
  * Unlike `JSON.stringify` it refuses what JSON cannot hold, or would silently become something else: `NaN` and infinities,
- * `undefined` in lists, functions, symbols, big integers, bytes, cycles, promises, errors, and objects of other classes that
- * have neither `toJSON` nor fields, such as a `Response` or a `Map`.
+ * invalid dates, `undefined` in lists, functions, symbols, big integers, bytes, cycles, promises, errors, and objects of other
+ * classes that have neither `toJSON` nor fields, such as a `Response` or a `Map`.
  *
  * @throws TypeError that names the place in `what`.
  */
@@ -27,6 +27,9 @@ export function toJsonText(value: unknown, what: string): string {
   function check(this: object, key: string, item: unknown): unknown {
     const holder = places.get(this);
     const place = holder === undefined ? what : Array.isArray(this) ? `${holder}[${key}]` : `${holder}.${key}`;
+    const original: unknown = (this as Record<string, unknown>)[key];
+    if (original instanceof Date && Number.isNaN(original.getTime())) refuse(place, 'an invalid date');
+    if (ArrayBuffer.isView(original)) refuse(place, 'binary data'); // a `Buffer` has `toJSON`
     switch (typeof item) {
       case 'number':
         if (!Number.isFinite(item)) refuse(place, String(item));
@@ -43,7 +46,8 @@ export function toJsonText(value: unknown, what: string): string {
         break;
       case 'object':
         if (item === null) break;
-        if (ArrayBuffer.isView(item) || item instanceof ArrayBuffer) refuse(place, 'binary data');
+        if (item instanceof ArrayBuffer) refuse(place, 'binary data');
+        if (item instanceof Number && !Number.isFinite(item.valueOf())) refuse(place, String(item));
         if (!Array.isArray(item)) checkClass(item, (found) => refuse(place, found));
         places.set(item, place);
         break;

@@ -1,19 +1,20 @@
 /** Loads the core: as WebAssembly, or as plain JavaScript. */
 import type { CoreClass } from './core.js';
 
-let wasm: Promise<CoreClass> | undefined;
-let plain: Promise<CoreClass> | undefined;
-
 /** Loads the WebAssembly module, which the package holds as base64 of its gzipped bytes. */
-export function loadWasm(): Promise<CoreClass> {
-  wasm ??= startWasm();
-  return wasm;
-}
+export const loadWasm = once(startWasm);
 
 /** Loads the translation to plain JavaScript. */
-export function loadPlain(): Promise<CoreClass> {
-  plain ??= import('./core/plain.js').then(({ load }) => load());
-  return plain;
+export const loadPlain = once(() => import('./core/plain.js').then(({ load }) => load()));
+
+/** Keeps what was loaded, and not a failure: a page's next client loads again what a network did not bring. */
+function once(load: () => Promise<CoreClass>): () => Promise<CoreClass> {
+  let loading: Promise<CoreClass> | undefined;
+  const failed = (error: unknown): never => {
+    loading = undefined;
+    throw error;
+  };
+  return () => (loading ??= load().catch(failed));
 }
 
 /** Loads the WebAssembly module, or plain JavaScript where WebAssembly is missing or forbidden. */

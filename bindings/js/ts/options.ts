@@ -23,6 +23,47 @@ export const CLIENT_OPTIONS = [...COMMON, 'assistant'];
 export const ASSISTANT_OPTIONS = [...COMMON, 'clients', 'admit', 'admitOnlyRoles', 'allowStop', 'pins', 'choose'];
 export const CALL_OPTIONS = ['to', 'timeout', 'ownerWait', 'signal', 'onProgress', 'meta'];
 
+/** The times of a participant, in milliseconds. */
+const TIME_NAMES = [
+  'call', 'longest_call', 'owner_wait', 'grace', 'heartbeat', 'memory', 'hold', 'silence', 'rpc_silence', 'announcement',
+  'stream_idle', 'stream', 'claim', 'denial',
+] as const;
+
+/** The limits of a participant: numbers of things, or of bytes. */
+const CAP_NAMES = [
+  'equal_calls', 'calls_per_second', 'progress_per_second', 'max_packet', 'max_incoming', 'max_frame', 'max_frame_of_others',
+  'streams_per_peer', 'stream_bytes', 'held_frames', 'held_bytes', 'held_frames_of_all', 'retransmit_frames', 'retransmit_bytes',
+  'id_bytes', 'open_per_peer', 'open_calls', 'open_bytes', 'late_results', 'late_bytes', 'call_log', 'table_entries',
+  'table_bytes', 'remembered_peers', 'running_jobs', 'waiting_jobs', 'progress_bytes', 'message_bytes', 'open_questions',
+  'open_prompts', 'count', 'description_bytes', 'schema_bytes', 'registration_bytes',
+] as const;
+
+/** The name of a time of the protocol. */
+export type TimeName = (typeof TIME_NAMES)[number];
+/** The name of a limit of the protocol. */
+export type CapName = (typeof CAP_NAMES)[number];
+
+/** @throws TypeError that names the option of a client or an assistant that has a value that it cannot have. */
+export function checkOptions(options: Readonly<Record<string, unknown>>): void {
+  for (const [name, value] of Object.entries(options)) {
+    const where = `\`${name}\``;
+    if (value === undefined) continue;
+    if (['consent', 'admit', 'allowStop'].includes(name)) expect(typeof value === 'function', where, 'a function', value);
+    else if (['version', 'assistant'].includes(name)) expect(typeof value === 'string', where, 'a text', value);
+    else if (['fastLane', 'admitOnlyRoles'].includes(name)) expect(typeof value === 'boolean', where, 'true or false', value);
+    else if (['clients', 'pins'].includes(name)) expect(Array.isArray(value), where, 'a list', value);
+    else {
+      expect(isObject(value), where, 'an object', value);
+      checkNames(where, value as object, name === 'times' ? TIME_NAMES : CAP_NAMES);
+      for (const [key, item] of Object.entries(value as object)) {
+        if (item === undefined) continue;
+        if (name === 'times') checkTime(`\`times.${key}\``, item, true);
+        else expect(Number.isSafeInteger(item) && (item as number) >= 0, `\`caps.${key}\``, 'a whole number of 0 or more', item);
+      }
+    }
+  }
+}
+
 /** @throws TypeError that names what it is for, if there is no such option. */
 export function checkNames(of: string, options: object, known: readonly string[]): void {
   const found = Object.keys(options).find((name) => !known.includes(name));
@@ -57,16 +98,26 @@ export function checkTime(where: string, time: unknown, mayBeZero = false): void
   throw new TypeError(`${where} is ${shown(time)}; it must be a number of milliseconds ${mayBeZero ? 'of 0 or more' : 'above 0'}`);
 }
 
+/** @throws TypeError if this is neither missing nor the signal of an `AbortController`. */
+export function checkSignal(signal: unknown): void {
+  if (signal === undefined) return;
+  const is = isObject(signal) && typeof signal['addEventListener'] === 'function' && typeof signal['removeEventListener'] === 'function';
+  if (!is) throw new TypeError(`\`signal\` must be an AbortSignal, not ${shown(signal)}`);
+}
+
 /** Says that there is no option or event of this name, which one is meant, and which there are. */
 export function unknown(what: string, name: string, known: readonly string[]): string {
   // As Python writes it, too: `read_only`.
-  const meant = known.find((it) => it.toLowerCase() === name.replaceAll('_', '').toLowerCase());
+  const plain = (it: string) => it.replaceAll('_', '').toLowerCase();
+  const meant = known.find((it) => plain(it) === plain(name));
   const hint = meant === undefined ? '' : ` (did you mean "${meant}"?)`;
   return `there is no ${what} "${name}"${hint}; the ${what}s are ${[...known].sort().join(', ')}`;
 }
 
 function expect(isRight: boolean, where: string, what: string, value: unknown): void {
-  if (!isRight) throw new TypeError(`${where} must be ${what}, not ${value === null ? 'null' : typeof value}`);
+  if (isRight) return;
+  const found = value === null || typeof value === 'number' ? String(value) : typeof value;
+  throw new TypeError(`${where} must be ${what}, not ${found}`);
 }
 
 function shown(value: unknown): string {

@@ -2,7 +2,7 @@ import { portOf, type AnyRoom } from './adapters.js';
 import type { CoreParticipant, CoreTool, LoadCore, Offer as CoreOffer, Reply, Select } from './core.js';
 import { Driver } from './driver.js';
 import { Emitter, type EventName, type Events } from './events.js';
-import { checkTime } from './options.js';
+import { checkOptions, type CapName, type TimeName } from './options.js';
 import type { AskPerson } from './questions.js';
 import { checkRandomness } from './randomness.js';
 import { claim, release } from './room-claim.js';
@@ -12,17 +12,17 @@ import { fields, nameTools, type Tools } from './tool.js';
 /** What clients and assistants have in common. Times are in milliseconds. */
 export interface ParticipantOptions {
   /** The tools that this participant offers. */
-  readonly tools?: Tools | readonly Tools[];
+  readonly tools?: Tools | readonly Tools[] | undefined;
   /** Asks a person before a tool runs that needs consent. Without it, such tools are not offered. */
-  readonly consent?: AskPerson;
+  readonly consent?: AskPerson | undefined;
   /** The name and version that others see. */
-  readonly version?: string;
+  readonly version?: string | undefined;
   /** Small frames are sent over the lossy channel first. Default: true. */
-  readonly fastLane?: boolean;
-  /** Times of the protocol, by the names of toolbridge's `Times`. */
-  readonly times?: Readonly<Record<string, number>>;
-  /** Limits of the protocol, by the names of the fields of toolbridge's `Caps`. */
-  readonly caps?: Readonly<Record<string, number>>;
+  readonly fastLane?: boolean | undefined;
+  /** Times of the protocol. */
+  readonly times?: { readonly [Name in TimeName]?: number | undefined } | undefined;
+  /** Limits of the protocol. */
+  readonly caps?: { readonly [Name in CapName]?: number | undefined } | undefined;
 }
 
 /** @internal */
@@ -62,9 +62,8 @@ export abstract class Participant {
   /** @internal */
   protected constructor(room: AnyRoom, role: 'client' | 'assistant', options: RoleOptions, load: LoadCore) {
     const { tools, consent, version, fastLane, times, caps, config, admit, mayStop, choose } = options;
-    if (consent !== undefined && typeof consent !== 'function') throw new TypeError('`consent` must be a function');
+    checkOptions({ consent, version, fastLane, times, caps, admit, allowStop: mayStop });
     const named = nameTools(tools ?? {});
-    for (const [name, time] of Object.entries(times ?? {})) checkTime(`\`times.${name}\``, time, true);
     const port = portOf(room);
     const own = role === 'client' ? 'a Client' : 'an Assistant';
     checkRandomness();

@@ -6,7 +6,10 @@ import type { JsonObject } from './json.js';
 
 /** What a person is asked. */
 export interface ConsentRequest {
-  /** A question for a dialog, with the tool and the arguments. They come from others: show it as text, not as HTML. */
+  /**
+   * A question for a dialog, with the tool and all arguments. They come from others: show it as text, not as HTML, and let it
+   * scroll. Control and invisible characters are escapes. Calls with arguments above 16 KiB are refused without a question.
+   */
   readonly text: string;
   readonly tool: { readonly name: string; readonly title?: string; readonly description: string };
   readonly arguments: JsonObject;
@@ -29,9 +32,6 @@ export interface QuestionsOwner {
   until(time: number): number;
   warn(message: string): void;
 }
-
-/** The longest arguments that a question shows, in characters. */
-const MAX_SHOWN = 1_000;
 
 export class Questions {
   readonly #person: AskPerson | undefined;
@@ -69,10 +69,14 @@ export class Questions {
 
   async #answer(ask: Ask, signal: AbortSignal): Promise<boolean> {
     if (this.#person === undefined) return false;
-    const { tool, call, caller } = ask;
+    const { tool, call, caller, text } = ask;
+    if (text === undefined) {
+      this.#owner.warn(`a call of "${tool.name}" by ${caller} is refused: its arguments are larger than the 16 KiB that a person is shown`);
+      return false;
+    }
     try {
       const allowed = await this.#person({
-        text: question(ask),
+        text,
         tool: { name: tool.name, description: tool.description, ...(tool.title !== undefined && { title: tool.title }) },
         arguments: ask.arguments,
         caller,
@@ -86,10 +90,4 @@ export class Questions {
       return false;
     }
   }
-}
-
-function question({ tool, caller, arguments: args }: Ask): string {
-  const shown = JSON.stringify(args, null, 1);
-  const cut = shown.length > MAX_SHOWN ? `${shown.slice(0, MAX_SHOWN)}…` : shown;
-  return `${caller} wants to run "${tool.title ?? tool.name}": ${tool.description}\n${cut}`;
 }

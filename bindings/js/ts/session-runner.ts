@@ -136,7 +136,13 @@ export class SessionRunner {
     for (;;) {
       const text = this.#next() ?? this.#nextAfterBacklog();
       if (text === undefined) return;
-      this.#owner.output(JSON.parse(text) as Output);
+      const output = JSON.parse(text) as Output;
+      try {
+        this.#owner.output(output);
+      } catch (error) {
+        // The outputs that follow belong to others.
+        this.#owner.malformed(`the core's output "${output.type}" could not be carried out: ${textOf(error)}`);
+      }
     }
   }
 

@@ -27,8 +27,8 @@ export interface ToolContext {
 
 export interface ProgressReport {
   /** Default: `in_progress`. */
-  readonly status?: ProgressStatus;
-  readonly message?: string;
+  readonly status?: ProgressStatus | undefined;
+  readonly message?: string | undefined;
   /** Anything that JSON can hold. */
   readonly content?: unknown;
 }
@@ -38,51 +38,49 @@ export interface ToolOptions<Schema> {
   /** What the tool does, for the model. */
   readonly description: string;
   /** A Standard Schema with JSON Schema, or a plain JSON Schema. Default: any object. */
-  readonly parameters?: Schema;
+  readonly parameters?: Schema | undefined;
   /** Runs the tool. What it returns is the result: an object, or any other value, which the caller gets as `{ value }`. */
   readonly execute: (args: OutputOf<Schema>, context: ToolContext) => unknown;
   /**
    * Checks the arguments of a tool whose `parameters` are a plain JSON Schema; such arguments are not checked otherwise.
    * It refuses them by returning `false` or a text, or by throwing.
    */
-  readonly validate?: (args: JsonObject) => unknown;
-  readonly title?: string;
-  readonly shortTitle?: string;
-  readonly source?: string;
-  readonly outputSchema?: Json;
-  readonly meta?: Json;
+  readonly validate?: ((args: JsonObject) => unknown) | undefined;
+  readonly title?: string | undefined;
+  readonly shortTitle?: string | undefined;
+  readonly source?: string | undefined;
+  readonly outputSchema?: Json | undefined;
+  readonly meta?: Json | undefined;
   /** The tool destroys something. A person is asked before it runs, unless `consent` says otherwise. */
-  readonly destructive?: boolean;
+  readonly destructive?: boolean | undefined;
   /** The tool may run twice. */
-  readonly idempotent?: boolean;
-  readonly readOnly?: boolean;
-  readonly openWorld?: boolean;
+  readonly idempotent?: boolean | undefined;
+  readonly readOnly?: boolean | undefined;
+  readonly openWorld?: boolean | undefined;
   /** When a person is asked. Default: `always` if it is destructive, else `never`. */
-  readonly consent?: Consent;
+  readonly consent?: Consent | undefined;
   /** The longest time of one run. Default: the caller's limit. */
-  readonly timeout?: number;
+  readonly timeout?: number | undefined;
   /** The limit of a call whose caller sets none. */
-  readonly patience?: number;
+  readonly patience?: number | undefined;
   /** How long the tool may take to clean up when it is stopped. Default: 1,000. */
-  readonly cancelGrace?: number;
+  readonly cancelGrace?: number | undefined;
   /** What the room sees of calls of an assistant's own tool. Default: `full`. */
-  readonly disclose?: Disclose;
+  readonly disclose?: Disclose | undefined;
   /** Of an assistant's own tool: a client that offers it too runs it. */
-  readonly preferClient?: boolean;
+  readonly preferClient?: boolean | undefined;
   /** What happens to an open call when the user interrupts. Default: `cancel`. */
-  readonly bargeIn?: BargeIn;
+  readonly bargeIn?: BargeIn | undefined;
 }
 
-/** A tool that is described completely: made by {@link tool}. */
+/** A tool that is described completely: made by {@link tool}, and by nothing else. */
 export interface Tool {
-  /** @internal */
   readonly [DEFINITION]: Definition;
 }
 
-/** @internal */
 export const DEFINITION: unique symbol = Symbol.for('toolbridge.definition');
 
-/** @internal A tool without its name. */
+/** A tool without its name. */
 export interface Definition {
   readonly options: ToolOptions<unknown>;
   readonly execute: (args: unknown, context: ToolContext) => unknown;

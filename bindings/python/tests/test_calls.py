@@ -6,9 +6,11 @@ import asyncio
 import contextvars
 import dataclasses
 import enum
+import os
 import pickle
 import re
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Optional
 
@@ -211,7 +213,6 @@ async def test_arguments_that_json_cannot_hold_raise_at_once() -> None:
             ({"a": cycle}, "arguments.a[0] contains itself"),
             ({"a": {1, 2}}, "arguments.a is of the type set"),
             ({(1, 2): 1}, "arguments has a key of the type tuple"),
-            ({"a": "\ud800"}, "arguments.a has half of a surrogate pair"),
         ):
             with pytest.raises(TypeError) as raised:
                 await ends.bot.call("echo", arguments)  # type: ignore[arg-type]
@@ -313,7 +314,7 @@ def requests(ends: Ends) -> list[Any]:
 async def test_result_that_json_cannot_hold_is_an_execution_error() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
-    values = {"nan": float("nan"), "bytes": {"a": b"x"}, "cycle": cycle, "set": [{1}], "surrogate": "\ud800"}
+    values = {"nan": float("nan"), "bytes": {"a": b"x"}, "cycle": cycle, "set": [{1}]}
 
     @tool(schema={"type": "object"}, description="Returns a value")
     async def give(arguments: dict[str, str]) -> Any:
@@ -325,13 +326,86 @@ async def test_result_that_json_cannot_hold_is_an_execution_error() -> None:
             ("bytes", "the result.a is of the type bytes"),
             ("cycle", "the result[0] contains itself"),
             ("set", "the result[0] is of the type set"),
-            ("surrogate", "the result has half of a surrogate pair"),
         ):
             event = asyncio.create_task(next_event(ends.app, "tool_failed"))
             with pytest.raises(ToolFailed) as failed:
                 await ends.bot.call("give", {"what": what})
             assert (failed.value.code, str(failed.value)) == ("execution_error", "the tool failed")
             assert (await event)["cause"] == f"TypeError: {cause}, which JSON cannot hold"
+
+
+@in_loop
+async def test_half_of_a_surrogate_pair_becomes_a_replacement_character() -> None:
+    name = os.fsdecode(b"caf\xe9")  # of a file whose name is not UTF-8
+
+    @tool(schema={"type": "object"}, description=f"Reads {name}")
+    async def read(arguments: dict[str, Any], cx: ToolContext) -> Any:
+        cx.progress(name)
+        if arguments["what"] == "result":
+            return {name: [name, "\ud83d\ude00", "\ude00\ud83d"]}
+        if arguments["what"] == "error":
+            raise ToolError(name, code="half", partial=[name])
+        return open(f"{name}/x")
+
+    async with Ends([read]) as ends:
+        (offered,) = ends.bot.tools()
+        assert offered.tool.description == "Reads caf\ufffd"
+        told: list[Any] = []
+        result = await ends.bot.call("read", {"what": "result", name: name}, on_progress=told.append)
+        assert result == {"caf\ufffd": ["caf\ufffd", "\U0001f600", "\ufffd\ufffd"]}
+        assert [it.message for it in told if it.message] == ["caf\ufffd"]
+        with pytest.raises(ToolFailed) as failed:
+            await ends.bot.call("read", {"what": "error"})
+        assert (failed.value.code, str(failed.value), failed.value.partial) == ("half", "caf\ufffd", {"value": ["caf\ufffd"]})
+        event = asyncio.create_task(next_event(ends.app, "tool_failed"))
+        with pytest.raises(ToolFailed, match="the tool failed"):
+            await ends.bot.call("read", {"what": "file"})
+        assert "FileNotFoundError" in (await event)["cause"]
+
+
+def test_code_of_a_tool_error_is_checked_where_it_is_written() -> None:
+    for code in (404, None, "", "not found", "ü", "a" * 65):
+        with pytest.raises(TypeError, match="must be a text of 1 to 64 letters"):
+            ToolError("no such album", code=code)  # type: ignore[arg-type]
+    for code in ("timeout", "cancelled", "lost"):
+        with pytest.raises(ValueError, match=f"use another one, such as 'printer_{code}'"):
+            ToolError("the printer did not answer", code=code)
+    assert ToolError("no such album", code="ENOENT").code == "ENOENT"
+
+
+@in_loop
+async def test_tool_that_ends_in_any_way_has_an_outcome() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    class MuteToolError(ToolError):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def changed() -> ToolError:
+        error = ToolError("changed later")
+        error.code = 404  # type: ignore[assignment]
+        return error
+
+    ends_of: dict[str, Callable[[], BaseException]] = {
+        "number": lambda: ToolError("no such album", code=404),  # type: ignore[arg-type]
+        "changed": changed,
+        "mute": Mute,
+        "mute_tool_error": lambda: MuteToolError("x"),
+        "cancelled": asyncio.CancelledError,
+    }
+
+    @tool
+    async def end(how: str) -> None:
+        """Ends."""
+        raise ends_of[how]()
+
+    async with Ends([end]) as ends:
+        for how in ends_of:
+            with pytest.raises(ToolFailed) as failed:
+                await ends.bot.call("end", {"how": how})
+            assert failed.value.code == "execution_error", how
 
 
 @in_loop
@@ -612,6 +686,32 @@ async def test_consent_is_asked_of_a_person_and_withdrawn_if_the_caller_cancels(
         await asked.wait()
         call.cancel()
         await withdrawn.wait()
+
+
+@in_loop
+async def test_question_shows_all_that_runs_or_is_refused() -> None:
+    asked: list[Any] = []
+    ran: list[Any] = []
+
+    @tool(schema={"type": "object"}, description="Pays", destructive=True)
+    def pay(arguments: dict[str, Any]) -> None:
+        ran.append(arguments)
+
+    def consent(ask: Any) -> bool:
+        asked.append(ask.text)
+        return True
+
+    async with Ends([pay], client={"consent": consent}) as ends:
+        await ends.bot.call("pay", {"note": "thank you " * 1_000, "to": "mallory"})
+        assert asked[0].endswith('"to": "mallory"\n}') and asked[0].startswith('agent wants to run "pay": Pays\n{\n')
+        await ends.bot.call("pay", {"to": "alice\u202e moc.live@\u2066\x1b[2J\n"})
+        assert asked[1].endswith(r'"to": "alice\u{202e} moc.live@\u{2066}\u001b[2J\n"' + "\n}"), asked[1]
+        warning = asyncio.create_task(next_event(ends.app, "warning"))
+        with pytest.raises(ToolFailed) as failed:
+            await ends.bot.call("pay", {"note": "thank you " * 1_700, "to": "mallory"})
+        assert failed.value.code == "permission_denied" and not failed.value.may_have_run
+        assert "16 KiB" in (await warning)["message"]
+        assert (len(asked), len(ran)) == (2, 2)
 
 
 @in_loop

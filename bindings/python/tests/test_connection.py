@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from livekit.rtc._proto import room_pb2
 from memory import Ends, FakeReader, FakeRoom, Memory, in_loop, next_event
-from toolbridge import Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _inbox, _session_runner, tool
+from toolbridge import Ambiguous, Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _inbox, _session_runner, tool
 
 
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
@@ -414,10 +414,11 @@ async def test_rule_of_the_application_admits_and_one_that_raises_does_not() -> 
 @in_loop
 async def test_choice_among_several_clients_is_the_functions() -> None:
     questions: list[Any] = []
+    answer: Any = "tv"
 
-    def choose(candidates: list[str], name: str | None) -> str:
+    def choose(candidates: list[str], name: str | None) -> Any:
         questions.append((sorted(candidates), name))
-        return "tv"
+        return answer
 
     async with Ends([echo], assistant={"choose": choose}) as ends:
         tv = FakeRoom(ends.memory, "tv", "client")
@@ -432,6 +433,16 @@ async def test_choice_among_several_clients_is_the_functions() -> None:
             assert await ends.bot.call("echo") == {"value": "tv"}
             assert questions == [(["phone", "tv"], "echo")]
             assert await ends.bot.call("echo", to="phone") == {}
+
+            async def later() -> str:
+                return "tv"
+
+            warnings: list[Any] = []
+            ends.bot.on("warning", warnings.append)
+            for answer in ("fridge", {"identity": "tv"}, later()):
+                with pytest.raises(Ambiguous):
+                    await ends.bot.call("echo")
+                assert "no candidate; nobody is chosen" in warnings.pop()["message"] and not warnings
 
 
 @in_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +15,25 @@ class ToolError(Exception):
 
     def __init__(self, message: str, *, code: str = "execution_error", partial: object = None) -> None:
         super().__init__(message)
-        #: Such as ``out_of_range``: lower case, digits and underscores.
-        self.code = code
+        #: Such as ``out_of_range``: at most 64 letters, digits and ``_ . -``. Not ``timeout``, ``cancelled`` or ``lost``, which
+        #: say what became of the call itself.
+        self.code = _checked_code(code)
         #: A partial result, which JSON can hold.
         self.partial = partial
+
+
+#: The codes that say what became of a call: a tool's own would hide its text.
+_OF_CALLS = ("timeout", "cancelled", "lost")
+
+
+def _checked_code(code: object) -> str:
+    if not isinstance(code, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", code):
+        text = "it must be a text of 1 to 64 letters, digits and _ . -, such as 'not_found'"
+        raise TypeError(f"the code of a ToolError is {code!r}; {text}")
+    if code in _OF_CALLS:
+        text = f"says what became of the call itself; use another one, such as 'printer_{code}'"
+        raise ValueError(f"the code of a ToolError cannot be {code!r}, which {text}")
+    return str(code)
 
 
 class Invalid(Exception):

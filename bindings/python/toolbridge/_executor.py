@@ -234,6 +234,8 @@ class Executor:
             return
         job.is_running = False
         _cancel(job.timer)
+        # Such as after a `SystemExit`: otherwise its caller would wait.
+        self._settle(job, None, {"code": "execution_error", "message": LOCAL_MESSAGE})
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
         self._running -= 1
@@ -382,7 +384,7 @@ def _failure(error: Exception) -> tuple[Failure, str | None]:
     except TypeError as problem:
         return {**local, "cause": describe(problem)}, None
     cause = {} if error.__cause__ is None else {"cause": describe(error.__cause__)}
-    return {"code": error.code, "message": str(error), **cause}, partial
+    return {"code": error.code, "message": text_of(error), **cause}, partial
 
 
 def time_in(seconds: float) -> datetime:
@@ -392,7 +394,14 @@ def time_in(seconds: float) -> datetime:
     return datetime.now(timezone.utc) + timedelta(seconds=seconds)
 
 
+def text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""  # an author's `__str__` that raises
+
+
 def describe(error: BaseException) -> str:
     """The text of an exception."""
-    text = str(error)
+    text = text_of(error)
     return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:_MAX_CAUSE]

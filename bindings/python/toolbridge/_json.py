@@ -19,12 +19,19 @@ def to_json_text(value: object, what: str) -> str:
     """
     try:
         text = _ENCODER.encode(value)
-        if not text.isascii():
-            text.encode()  # raises if half of a surrogate pair is in it
-        return text
+        return text if text.isascii() else repaired(text)
     except (TypeError, ValueError, RecursionError) as error:
         place = _find(value, what, [])
         raise TypeError(f"{place or f'{what} is {error}'}, which JSON cannot hold") from None
+
+
+def repaired(text: str) -> str:
+    """Returns a text in which each half of a surrogate pair is U+FFFD, such as in the name of a file that is not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def join_json(fields: Mapping[str, object], raw: Mapping[str, str]) -> str:
@@ -74,10 +81,6 @@ def _find(value: object, place: str, inside: list[int]) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{place} is {value}"
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return f"{place} has half of a surrogate pair"
         return None
     if id(value) in inside:
         return f"{place} contains itself"
@@ -88,7 +91,7 @@ def _find(value: object, place: str, inside: list[int]) -> str | None:
         for key, item in value.items():
             if not isinstance(key, (str, int, float, bool, type(None))):
                 return f"{place} has a key of the type {type(key).__name__}"
-            found = _find(key, f"a key of {place}", inside) or _find(item, f"{place}.{key}", inside)
+            found = _find(item, f"{place}.{key}", inside)
             if found is not None:
                 return found
         return None

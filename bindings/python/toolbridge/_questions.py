@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,17 +16,14 @@ if TYPE_CHECKING:
 
     from ._types import AskPerson
 
-#: The longest arguments that a question shows, in characters.
-_MAX_SHOWN = 1_000
-
-
 class ConsentRequest:
     """What a person is asked."""
 
     def __init__(
         self, text: str, tool: JsonObject, arguments: JsonObject, caller: str, call: str, deadline: datetime
     ) -> None:
-        #: A question for a dialog, with the tool and the arguments. They come from others: show it as text.
+        #: A question for a dialog, with the tool and all arguments. They come from others: show it as text, and let it scroll.
+        #: Control and invisible characters are escapes. Calls with arguments above 16 KiB are refused without a question.
         self.text = text
         #: Its ``name``, ``description`` and, if it has one, ``title``.
         self.tool = tool
@@ -98,6 +94,11 @@ class Questions:
         person = self._person
         if person is None:
             return False
+        if "text" not in ask:
+            name = ask["tool"]["name"]
+            limit = "its arguments are larger than the 16 KiB that a person is shown"
+            self._warn(f'a call of "{name}" by {ask["caller"]} is refused: {limit}')
+            return False
         try:
             request = self._request(ask)
             if inspect.iscoroutinefunction(person):
@@ -110,10 +111,7 @@ class Questions:
             return False
 
     def _request(self, ask: JsonObject) -> ConsentRequest:
-        about, arguments = ask["tool"], ask["arguments"]
-        shown = json.dumps(arguments, indent=1, ensure_ascii=False)
-        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
-        text = f'{ask["caller"]} wants to run "{about.get("title", about["name"])}": {about["description"]}\n{shown}'
+        about = ask["tool"]
         described = {name: about[name] for name in ("name", "description", "title") if name in about}
         deadline = time_in(self._left(ask["until"]) / 1000)
-        return ConsentRequest(text, described, arguments, ask["caller"], ask["call"], deadline)
+        return ConsentRequest(ask["text"], described, ask["arguments"], ask["caller"], ask["call"], deadline)

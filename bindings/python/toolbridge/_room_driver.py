@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -279,10 +280,16 @@ class RoomDriver:
 
     def _select(self, select: JsonObject) -> None:
         identity: str | None = None
-        choose = self._options.choose
+        choose, candidates = self._options.choose, [it["identity"] for it in select["candidates"]]
         try:
-            if choose is not None:
-                identity = choose([it["identity"] for it in select["candidates"]], select.get("tool"))
+            chosen: object = None if choose is None else choose(candidates, select.get("tool"))
+            if chosen in candidates:
+                identity = cast("str", chosen)
+            elif chosen is not None:
+                if inspect.iscoroutine(chosen):
+                    chosen.close()
+                found = "an awaitable, and must not be async" if inspect.isawaitable(chosen) else repr(chosen)
+                self._warn(f"the function that chooses returned {found}, which is the identity of no candidate; nobody is chosen")
         except Exception as error:
             self._warn(f"the function that chooses raised {describe(error)}; nobody is chosen")
         self._runner.feed_only({"type": "select", "key": select["key"], **present(identity=identity)})

@@ -254,7 +254,10 @@ impl Session {
     }
 
     pub(crate) fn offer(&mut self, now: Instant, tools: Vec<Tool>) -> Result<(), RegisterError> {
-        self.input(now, &Input::Offer { tools: tools.iter().map(Into::into).collect(), partial: false });
+        self.input(
+            now,
+            &Input::Offer { tools: tools.iter().map(|tool| Ok(tool.into())).collect(), partial: false },
+        );
         self.core.offer(now, tools)
     }
 
@@ -294,7 +297,7 @@ impl Session {
                     partial: error.partial().map(json),
                     cause: error.source().map(ToString::to_string),
                 };
-                Input::Settle { key: key_number, value: None, error: Some(error) }
+                Input::Settle { key: key_number, value: None, error: Some(Ok(error)) }
             }
         };
         self.input(now, &input);

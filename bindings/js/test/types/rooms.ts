@@ -4,7 +4,7 @@ import { Room as NodeRoom } from '@livekit/rtc-node';
 import { toStandardJsonSchema } from '@valibot/to-json-schema';
 import { type } from 'arktype';
 import { Room } from 'livekit-client';
-import { Assistant, CallError, CallTimeout, Client, tool, type JsonObject, type Tool } from 'toolbridge';
+import { Assistant, CallError, CallTimeout, Client, tool, ToolError, type JsonObject, type Tool, type Tools } from 'toolbridge';
 import { Client as PlainClient } from 'toolbridge/js';
 import { useTools } from 'toolbridge/react';
 import { Client as WasmClient } from 'toolbridge/wasm';
@@ -55,6 +55,41 @@ const none = tool({
 
 // @ts-expect-error a tool needs a description
 tool({ execute: () => 1 });
+// @ts-expect-error there is no such option
+tool({ description: 'x', execute: () => 1, descripton: 'typo' });
+// @ts-expect-error only `tool` makes a tool
+const text: Tool = 'text';
+// @ts-expect-error only `tool` makes a tool
+const forgotten: Tools = { lamp: { description: 'x', execute: () => 1 } };
+// @ts-expect-error only `tool` makes a tool
+const functions: Tools = { lamp: () => 1, five: 5 };
+
+/** Options that are wrong at run time are wrong for the compiler. */
+export function wrong(room: Room): unknown[] {
+  return [
+    text,
+    forgotten,
+    functions,
+    // @ts-expect-error there is no such time
+    new Client(room, { times: { gracePeriod: 5 } }),
+    // @ts-expect-error there is no such limit
+    new Client(room, { caps: { runningJobs: 5 } }),
+    // @ts-expect-error the answer is true or false
+    new Client(room, { consent: () => 'yes' }),
+    // @ts-expect-error an identity is chosen at once
+    new Assistant(room, { choose: async ([first]) => first }),
+    // @ts-expect-error a list
+    new Assistant(room, { clients: 'phone' }),
+  ];
+}
+
+/** Options may be `undefined` with the compiler's `exactOptionalPropertyTypes`, too. */
+export function passedOn(bot: Assistant, signal: AbortSignal | undefined, timeout: number | undefined): Promise<JsonObject> {
+  new Client(new Room(), { consent: undefined, times: { grace: timeout }, caps: { running_jobs: timeout } });
+  new ToolError('x', { code: undefined });
+  tool({ description: 'x', title: undefined, timeout, execute: () => 1 });
+  return bot.call('x', {}, { signal, timeout, to: undefined, onProgress: undefined, meta: undefined });
+}
 
 export function browser(): Client {
   const room = new Room();
@@ -68,6 +103,7 @@ export async function node(): Promise<JsonObject> {
   new Assistant(new Room());
   new Client(new NodeRoom(), { tools: [{ lamp }, { ark }] });
   assistant.on('bound', ({ assistant }) => same<typeof assistant, string | undefined>(true));
+  assistant.on('peerError', ({ code }) => same<typeof code, number>(true));
   try {
     return await assistant.call('lamp', { on: true }, { to: 'phone', timeout: 5_000, signal: AbortSignal.timeout(1), onProgress: ({ message }) => console.log(message) });
   } catch (error) {
@@ -78,6 +114,7 @@ export async function node(): Promise<JsonObject> {
 }
 
 export function Lamp({ room }: { room: Room }): string {
-  const { assistant, client, error } = useTools(room, { lamp });
+  const { assistant, client, error } = useTools(room, [{ lamp }, { ark }]);
+  same<typeof client, Client | undefined>(true);
   return assistant ?? error?.message ?? String(client?.isOpen);
 }
