@@ -786,7 +786,9 @@ fn plain_client_gets_no_request_before_the_caller_is_announced() {
         world.received("watch", Kind::TOOL_USE_REQUEST).is_empty(),
         "the request would arrive without a sender"
     );
-    world.run(200 * MS);
+    world.run(1_100 * MS); // it might answer the Configuration, which it can read only now
+    assert!(world.received("watch", Kind::TOOL_USE_REQUEST).is_empty());
+    world.run(100 * MS);
     assert_eq!(world.received("watch", Kind::TOOL_USE_REQUEST).len(), 1);
 }
 
@@ -1133,6 +1135,30 @@ fn call_that_crosses_the_withdrawn_registration_is_not_bound() {
         panic!("it is bound")
     };
     assert_eq!(*clients, ["phone"]);
+}
+
+/// A client cannot answer before the room has announced the assistant to it, so its silence shows nothing until then.
+#[test]
+fn client_is_not_taken_for_a_plain_one_before_it_can_know_the_assistant() {
+    for announce in [500, 1_500, 2_500, 2_960, 3_300] {
+        let mut world = World::new();
+        world.client("phone", Config::default(), &["t"]);
+        world.run(SECOND);
+        world.announce = announce * MS;
+        world.assistant("a", Config::default());
+        world.with("a", |session, now| session.expect_client(now, &"phone".into())).unwrap();
+        let ready = |world: &World| world.session("a").readiness(&"phone".into());
+        let mut waited = 0;
+        let tools = loop {
+            match ready(&world) {
+                Readiness::Ready(tools) => break tools,
+                _ => world.run(MS),
+            }
+            waited += 1;
+            assert!(waited < 5_000, "{announce}");
+        };
+        assert_eq!(tools.iter().map(|tool| tool.name().as_str()).collect::<Vec<_>>(), ["t"], "{announce}");
+    }
 }
 
 #[test]

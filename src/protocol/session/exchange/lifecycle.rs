@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Exchange;
+use super::{Exchange, Outgoing};
 use crate::{
     protocol::{
         frame::Configuration,
@@ -42,7 +42,7 @@ impl Exchange {
             }
             cx.local.participant = who; // its permissions may have changed
             if cx.local.unannounced_until.take().is_some() {
-                self.outgoing.start_silence_timeouts(core);
+                Outgoing::start_silence_timeouts(core);
                 self.announced(core);
             }
             return;

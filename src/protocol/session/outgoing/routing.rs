@@ -129,12 +129,12 @@ impl Outgoing {
     }
 
     /// Starts the timeouts of peers that have not answered. The server has announced the local participant, so they can
-    /// answer now.
-    pub(crate) fn start_silence_timeouts(&mut self, core: &mut Core) {
+    /// answer from now on: whatever was sent before shows nothing.
+    pub(crate) fn start_silence_timeouts(core: &mut Core) {
         for id in core.peers.ids() {
             if core.cx.timers.is_set(&Timer::Silent(id.clone())) {
                 core.cx.timers.cancel(&Timer::Silent(id.clone()));
-                self.expect(core, &id);
+                core.cx.set_timer(Timer::Silent(id), core.cx.config.times.silence);
             }
         }
     }
