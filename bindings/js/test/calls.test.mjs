@@ -369,6 +369,58 @@ test('own limit of a tool ends it', async (t) => {
   await assert.rejects(bot.call('hang'), (error) => error.code === 'timeout' && /60 ms/.test(error.message));
 });
 
+test('call that never began says so', async (t) => {
+  const begun = later();
+  const never = () => new Promise(() => {});
+  const { bot } = await connected(t, { never: tool({ description: 'x', validate: () => (begun.resolve(), never()), execute: never }) });
+  await assert.rejects(bot.call('never', {}, { timeout: 200 }), refused(Busy, { mayHaveRun: false }));
+  const stop = new AbortController();
+  const call = bot.call('never', {}, { timeout: 20_000, signal: stop.signal });
+  await begun.promise;
+  stop.abort();
+  await assert.rejects(call, refused(Cancelled, {}));
+});
+
+test('first stop of a tool counts, one that has not begun ends at once, and its own limit begins with it', async () => {
+  const { Executor } = await import(new URL('../dist/esm/executor.js', import.meta.url));
+  const due = new Map();
+  const alarms = { set: (at, then) => (due.set(at, then), { at }), cancel: (alarm) => alarm && due.delete(alarm.at) };
+  const settled = [];
+  const reports = { started() {}, progress() {}, settle: (key, outcome) => settled.push([key, outcome.error?.message ?? outcome.value]) };
+  const executor = new Executor(alarms, reports, { running_jobs: 1 }, () => {}, () => {});
+  const never = () => new Promise(() => {});
+  executor.tools = new Map([
+    ['deaf', { core: { cancel_grace: 300 }, execute: never }],
+    ['checked', { core: { cancel_grace: 300 }, check: never, execute: never }],
+  ]);
+  const execute = (key, name) => executor.execute({ key, call: `c${key}`, caller: 'bot', tool: name, arguments: {}, limit: 5_000 }, Infinity);
+  execute(1, 'deaf');
+  execute(2, 'checked');
+  await new Promise(setImmediate);
+  executor.abort(1, 'caller');
+  const [first] = due.keys();
+  executor.abort(1, 'leaving');
+  assert.deepEqual([...due.keys()].filter((at) => at !== Infinity), [first], 'the time to clean up began again');
+  due.get(first)();
+  assert.deepEqual(settled, [[1, 'the call was cancelled']]);
+  await new Promise(setImmediate);
+  executor.abort(2, 'caller');
+  assert.deepEqual(settled[1], [2, 'the call was cancelled']);
+  const other = new Executor(alarms, reports, {}, () => {}, () => {});
+  const checked = later();
+  other.tools = new Map([['own', { core: { timeout: 50 }, check: () => checked.promise, execute: never }]]);
+  due.clear();
+  other.execute({ key: 3, call: 'c3', caller: 'bot', tool: 'own', arguments: {}, limit: 5_000 }, Infinity);
+  await new Promise(setImmediate);
+  assert.deepEqual([...due.keys()], [Infinity]);
+  checked.resolve({});
+  await new Promise(setImmediate);
+  const [end] = due.keys();
+  assert.ok(Number.isFinite(end));
+  due.get(end)();
+  assert.deepEqual(settled[2], [3, 'the tool took longer than its limit of 50 ms']);
+});
+
 test('aborted signal cancels the call, also at the client', async (t) => {
   const stopped = later();
   const begun = later();
@@ -407,6 +459,26 @@ test('progress reaches the caller: first that the tool has started', async (t) =
   assert.deepEqual(await bot.call('copy', {}, { onProgress: (step) => steps.push(step) }), { value: 'done' });
   assert.equal(steps[0].status, 'in_progress');
   assert.ok(steps.some(({ message }) => message === '2 of 2'), JSON.stringify(steps));
+});
+
+test('callback that throws, at once or later, affects nobody else and is printed', async (t) => {
+  const errors = t.mock.method(console, 'error', () => {});
+  const { app, bot } = await connected(t, { lamp: tool({ description: 'x', execute: () => 1 }) });
+  const wrong = new Error('wrong');
+  const throws = () => {
+    throw wrong;
+  };
+  app.on('settled', throws);
+  app.on('settled', async () => throws());
+  assert.deepEqual(await bot.call('lamp', {}, { onProgress: async () => throws() }), { value: 1 });
+  assert.deepEqual(await bot.call('lamp', {}, { onProgress: throws }), { value: 1 });
+  await new Promise(setImmediate);
+  const printed = errors.mock.calls.map(({ arguments: [text, error] }) => (assert.equal(error, wrong), text));
+  assert.deepEqual(printed.sort(), [
+    ...Array(4).fill('toolbridge: a listener of "settled" threw'),
+    ...Array(2).fill('toolbridge: onProgress of "lamp" threw'),
+  ]);
+  await assert.rejects(bot.call('lamp', {}, { onProgress: 'yes' }), /`onProgress` must be a function/);
 });
 
 test('consent is asked for destructive tools, and a refusal is permission_denied', async (t) => {

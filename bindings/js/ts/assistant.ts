@@ -1,6 +1,7 @@
 import type { AnyRoom } from './adapters.js';
 import type { CoreCallError, LoadCore, ProgressStatus } from './core.js';
 import { callError, closedError, type CallError } from './errors.js';
+import { runSafely } from './events.js';
 import { isObject, toJsonText, type Json, type JsonObject } from './json.js';
 import { describeOffers, describeTool, expectDone, Participant, type OfferedTool, type ParticipantOptions, type ToolDescription } from './participant.js';
 import { ASSISTANT_OPTIONS, CALL_OPTIONS, checkChoice, checkNames, checkOptions, checkSignal, checkTime } from './options.js';
@@ -255,6 +256,7 @@ export class AssistantBase extends Participant {
     if (timeout !== undefined) checkTime('`timeout`', timeout);
     if (ownerWait !== undefined) checkTime('`ownerWait`', ownerWait, true);
     checkSignal(signal);
+    if (onProgress !== undefined && typeof onProgress !== 'function') throw new TypeError('`onProgress` must be a function');
     const raw = {
       arguments: toJsonText(args, 'arguments'),
       ...(meta !== undefined && { meta: toJsonText(meta, 'meta') }),
@@ -289,11 +291,7 @@ export class AssistantBase extends Participant {
           if (!isSettled) settle(() => reject(closedError(message, true)));
         },
         progress: ({ status, message, content }) => {
-          try {
-            onProgress?.({ status, ...fields({ message, content }) });
-          } catch (error) {
-            console.error(`toolbridge: onProgress of "${tool}" threw`, error);
-          }
+          if (onProgress !== undefined) runSafely(onProgress, { status, ...fields({ message, content }) }, `onProgress of "${tool}"`);
         },
       });
       if ('kind' in begun) return settle(() => reject(callError(begun)));

@@ -138,13 +138,7 @@ export class Emitter {
       if (LOUD.has(name)) this.#print(name, event);
       return;
     }
-    for (const listener of [...listeners]) {
-      try {
-        (listener as Listener<Name>)(event);
-      } catch (error) {
-        console.error(`toolbridge: a listener of "${name}" threw`, error);
-      }
-    }
+    for (const listener of [...listeners]) runSafely(listener as Listener<Name>, event, `a listener of "${name}"`);
   }
 
   /** Prints what a tool threw, unless somebody listens to `toolFailed`: its caller does not see it. */
@@ -159,6 +153,17 @@ export class Emitter {
     if (this.#printed.has(text) || this.#printed.size >= MAX_PRINTED) return;
     this.#printed.add(text);
     console.warn(`toolbridge: ${text}`);
+  }
+}
+
+/** Calls a function of the author that may be `async`: what it throws is printed, and affects nobody else. */
+export function runSafely<Argument>(run: (argument: Argument) => unknown, argument: Argument, what: string): void {
+  const threw = (error: unknown) => console.error(`toolbridge: ${what} threw`, error);
+  try {
+    const returned = run(argument);
+    if (returned instanceof Promise) returned.catch(threw);
+  } catch (error) {
+    threw(error);
   }
 }
 

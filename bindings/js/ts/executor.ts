@@ -126,10 +126,9 @@ export class Executor {
     if (this.#running < this.#mostRunning) this.#begin(job);
     else {
       this.#waiting.push(job);
-      this.#setAlarm(job, deadline, () => {
-        const message = `the call did not start within ${execute.limit} ms because too many others were running; nothing ran`;
+      this.#setAlarm(job, startsBy(job), () => {
         this.#leaveQueue(job);
-        this.#settle(job, { error: { code: 'timeout', message } });
+        this.#settle(job, { error: notStarted(job) });
       });
     }
   }
@@ -143,6 +142,8 @@ export class Executor {
       this.#settle(job, { error: CANCELLED });
       return;
     }
+    // Nothing has run while the arguments are checked, so nothing has to clean up.
+    if (!job.isStarted) this.#settle(job, { error: CANCELLED });
     this.#stop(job, reason, () => this.#settle(job, { error: CANCELLED }));
   }
 
@@ -187,15 +188,13 @@ export class Executor {
   async #run(job: Job): Promise<void> {
     const { execute, tool, controller } = job;
     const { key } = execute;
-    const own = tool.core.timeout;
-    const ownEnd = own === undefined ? Infinity : performance.now() + own;
-    const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limit, job.deadline];
-    this.#setAlarm(job, end, () => {
-      const message = `the tool took longer than its limit of ${limit} ms`;
-      // The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
-      this.#settle(job, { error: { code: 'timeout', message } });
-      this.#stop(job, 'deadline', () => {});
-    });
+    const endsAt = (at: number, error: Failure) =>
+      this.#setAlarm(job, at, () => {
+        // The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
+        this.#settle(job, { error });
+        this.#stop(job, 'deadline', () => {});
+      });
+    endsAt(startsBy(job), notStarted(job));
     let args: unknown = execute.arguments;
     if (tool.check !== undefined) {
       try {
@@ -207,6 +206,11 @@ export class Executor {
     }
     if (job.isSettled || controller.signal.aborted) return this.#settle(job, { error: CANCELLED });
     job.isStarted = true;
+    // The tool's own limit is of one run.
+    const own = tool.core.timeout;
+    const ownEnd = own === undefined ? Infinity : performance.now() + own;
+    const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limit, job.deadline];
+    endsAt(end, { code: 'timeout', message: `the tool took longer than its limit of ${limit} ms` });
     this.#reports.started(key);
     const context: ToolContext = {
       signal: controller.signal,
@@ -240,8 +244,12 @@ export class Executor {
     }
   }
 
-  /** Stops a running job; its place is free, and `then` is called, when it has ended or its time to clean up is over. */
+  /**
+   * Stops a running job; its place is free, and `then` is called, when it has ended or its time to clean up is over. The first stop
+   * counts.
+   */
   #stop(job: Job, reason: StopReason, then: () => void): void {
+    if (job.controller.signal.aborted) return;
     const grace = job.tool.core.cancel_grace ?? DEFAULT_CANCEL_GRACE;
     this.#setAlarm(job, performance.now() + grace, () => {
       then();
@@ -267,6 +275,19 @@ export class Executor {
     this.#alarms.cancel(job.alarm);
     job.alarm = this.#alarms.set(at, then);
   }
+}
+
+/** How long before the end of its time a call gives up waiting, in milliseconds: its caller must still learn that nothing ran. */
+const WAIT_MARGIN = 500;
+
+/** Until when a call must have started. Of a short limit, a quarter is left. */
+function startsBy({ deadline, execute }: Job): number {
+  return deadline - Math.min(WAIT_MARGIN, execute.limit / 4);
+}
+
+/** Not `timeout`, which leaves open whether the tool ran. */
+function notStarted({ execute }: Job): Failure {
+  return { code: 'busy', message: `the call had no place to run within its limit of ${execute.limit} ms; nothing ran` };
 }
 
 const LEAVING: Failure = { code: 'busy', message: 'the participant is leaving; nothing ran' };

@@ -18,6 +18,7 @@ import pydantic
 import pytest
 from memory import Ends, in_loop, next_event
 from toolbridge import (
+    Busy,
     CallTimeout,
     Cancelled,
     Closed,
@@ -213,6 +214,8 @@ async def test_arguments_that_json_cannot_hold_raise_at_once() -> None:
             ({"a": cycle}, "arguments.a[0] contains itself"),
             ({"a": {1, 2}}, "arguments.a is of the type set"),
             ({(1, 2): 1}, "arguments has a key of the type tuple"),
+            ({"a": [2**64]}, "arguments.a[0] is an integer of more than 64 bits"),
+            ({"a": -(2**63) - 1}, "arguments.a is an integer of more than 64 bits"),
         ):
             with pytest.raises(TypeError) as raised:
                 await ends.bot.call("echo", arguments)  # type: ignore[arg-type]
@@ -374,6 +377,70 @@ def test_code_of_a_tool_error_is_checked_where_it_is_written() -> None:
 
 
 @in_loop
+async def test_integers_of_64_bits_and_long_digits_in_texts_are_kept() -> None:
+    async with Ends([echo]) as ends:
+        arguments = {"least": -(2**63), "most": 2**64 - 1, "text": "1" * 30, "float": 0.1234567890123456789}
+        assert await ends.bot.call("echo", arguments) == arguments
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "TaskGroup"), reason="Python 3.11")
+@in_loop
+async def test_text_of_a_tool_error_in_a_task_group_is_sent() -> None:
+    @tool
+    async def look() -> None:
+        """Looks."""
+
+        async def fail(error: Exception) -> None:
+            raise error
+
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            outer.create_task(asyncio.sleep(0))
+            inner.create_task(fail(ToolError("the watch is out of range", code="out_of_range")))
+
+    async with Ends([look]) as ends:
+        with pytest.raises(ToolFailed, match="the watch is out of range") as failed:
+            await ends.bot.call("look")
+        assert failed.value.code == "out_of_range"
+
+
+@in_loop
+async def test_plain_function_that_wraps_an_async_one_is_cancelled() -> None:
+    begun, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    @tool
+    def wrapped() -> Any:
+        """Hangs."""
+        return hang()
+
+    async with Ends([wrapped]) as ends:
+        call = asyncio.create_task(ends.bot.call("wrapped"))
+        await begun.wait()
+        call.cancel()
+        await asyncio.wait_for(cleaned.wait(), 5)
+
+
+@in_loop
+async def test_async_functions_that_nobody_would_await_are_refused() -> None:
+    async def later(*_: Any) -> Any:
+        raise AssertionError("nobody awaits it")
+
+    async with Ends([echo]) as ends:
+        with pytest.raises(TypeError, match="`on_progress` must be a plain function, not an `async` one"):
+            await ends.bot.call("echo", on_progress=later)
+        with pytest.raises(TypeError, match='the listener of "bound" must be a plain function'):
+            ends.app.on("bound", later)
+        with pytest.raises(TypeError, match='the listener of "bound" must be a plain function'):
+            ends.app.on("bound")(later)
+
+
+@in_loop
 async def test_tool_that_ends_in_any_way_has_an_outcome() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
@@ -517,10 +584,9 @@ async def test_plain_functions_run_in_a_limited_number_of_threads() -> None:
         ]
         await progress.get()
         await progress.get()
-        late = asyncio.create_task(ends.bot.call("wait", {"n": 9}, timeout=0.2))
-        with pytest.raises((CallTimeout, ToolFailed)) as failed:
-            await late
-        assert failed.value.code == "timeout"
+        with pytest.raises(Busy, match="had no place to run within its limit of 200 ms") as busy:
+            await ends.bot.call("wait", {"n": 9}, timeout=0.2)
+        assert not busy.value.may_have_run
         go.set()
         assert [(await call)["value"] for call in calls] == [0, 1, 2, 3]
         assert most == 2

@@ -87,8 +87,8 @@ def test_tool_that_cannot_be_offered_raises_with_its_name(tools: Any, text: str)
         ({"barge_in": "stop"}, '`barge_in` is \'stop\'; it must be one of "cancel", "finish", "report"'),
         ({"disclose": True}, '`disclose` is True; it must be one of "full", "name", "nothing"'),
         ({"readOnly": True}, 'there is no option "readOnly" (did you mean "read_only"?); the options are barge_in, '),
-        ({"destructive": 1}, "`destructive` must be True or False, not int"),
-        ({"title": 1}, "`title` must be a text, not int"),
+        ({"destructive": 1}, "`destructive` must be True or False, not 1"),
+        ({"title": 1}, "`title` must be a text, not 1"),
         ({"output_schema": "x"}, "`output_schema` must be a dictionary, not str"),
         ({"validate": "x", "schema": {"type": "object"}}, "`validate` must be a function, not str"),
         ({"timeout": -1}, "`timeout` is -1; it must be a number of seconds above 0"),
@@ -124,6 +124,41 @@ async def test_limit_of_a_call_that_cannot_be_raises_in_seconds() -> None:
         Assistant(room(), choose="frist")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r'`times\["grace"\]` must be a number of seconds, not str'):
         Client(room(), times={"grace": "5"})  # type: ignore[dict-item]
+
+
+async def _async_rule(_: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (Client, {"times": {"grace_period": 1}}, '`times`: there is no option "grace_period"; the options are announcement'),
+        (Client, {"caps": {"running_job": 1}}, '`caps`: there is no option "running_job" (did you mean "running_jobs"?)'),
+        (Client, {"caps": {"running_jobs": "many"}}, '`caps["running_jobs"]` must be a whole number of 0 or more, not str'),
+        (Client, {"caps": {"running_jobs": -1}}, '`caps["running_jobs"]` must be a whole number of 0 or more, not -1'),
+        (Client, {"version": 1}, "`version` must be a text, not 1"),
+        (Client, {"fast_lane": "no"}, "`fast_lane` must be True or False, not str"),
+        (Client, {"consent": "yes"}, "`consent` must be a function, not str"),
+        (Client, {"assistant": 5}, "`assistant` must be a text, not 5"),
+        (Assistant, {"clients": "phone"}, "`clients` must be a list, not str"),
+        (Assistant, {"pins": ["lamp"]}, "`pins` must be a dictionary, not list"),
+        (Assistant, {"pins": {"lamp": 5}}, '`pins["lamp"]` must be a text, not 5'),
+        (Assistant, {"admit": "phone"}, "`admit` must be a function, not str"),
+        (Assistant, {"admit": _async_rule}, "`admit` must be a plain function, not an `async` one"),
+        (Assistant, {"allow_stop": _async_rule}, "`allow_stop` must be a plain function, not an `async` one"),
+        (Assistant, {"choose": _async_rule}, "`choose` must be a plain function, not an `async` one"),
+        (Assistant, {"admit_only_roles": "yes"}, "`admit_only_roles` must be True or False, not str"),
+    ],
+)
+def test_option_of_a_participant_that_cannot_be_raises(kind: Any, options: Any, text: str) -> None:
+    @in_loop
+    async def make() -> None:
+        with pytest.raises((TypeError, ValueError)) as raised:
+            kind(room(), **options)
+        assert text in str(raised.value)
+
+    make()
 
 
 @in_loop
@@ -194,8 +229,8 @@ def test_room_of_another_loop_raises() -> None:
 async def test_setting_that_the_core_refuses_raises() -> None:
     phone = room()
     await phone.connect()
-    with pytest.raises(ValueError, match="config.times"):
-        Client(phone, times={"nothing": 1.0})
+    with pytest.raises(ValueError, match="config.pins"):
+        Assistant(phone, pins={"no name": "phone"})
     await Client(phone).aclose()
 
 

@@ -12,7 +12,7 @@ from ._errors import CallError, NotReady, Refused, call_error, closed_error
 from ._events import Event
 from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
-from ._options import check_choice, check_limits
+from ._options import check_choice, check_limits, check_options, check_plain
 from ._participant import BaseParticipant, config_of, milliseconds
 from ._record import Record
 from ._room_driver import DriverOptions
@@ -110,6 +110,9 @@ class Assistant(BaseParticipant):
     ) -> None:
         if choose is not None and not callable(choose):
             check_choice("`choose`", choose, get_args(Choice))
+        check_options(clients=clients, admit_only_roles=admit_only_roles, pins=pins, consent=consent)
+        for name, rule in (("admit", admit), ("allow_stop", allow_stop), ("choose", choose if callable(choose) else None)):
+            check_plain(f"`{name}`", rule)
         only_roles = True if admit_only_roles is None and admit is not None else admit_only_roles
         config = {
             **config_of(version, fast_lane, times, caps),
@@ -267,6 +270,7 @@ class Assistant(BaseParticipant):
         if not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments must be a dictionary, not {type(arguments).__name__}")
         check_limits(timeout=timeout, wait={"owner_wait": owner_wait})
+        check_plain("`on_progress`", on_progress)
         raw = {"arguments": to_json_text(_plain(arguments), "arguments")}
         meta = with_span(meta)
         if meta is not None:

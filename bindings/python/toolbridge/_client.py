@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ._executor import THREADS
 from ._json import present
+from ._options import check_options
 from ._participant import BaseParticipant, config_of
 from ._room_driver import DriverOptions
 
@@ -42,6 +43,7 @@ class Client(BaseParticipant):
         times: Mapping[str, float] = {},
         caps: Mapping[str, int] = {},
     ) -> None:
+        check_options(assistant=assistant, consent=consent)
         config = {**config_of(version, fast_lane, times, caps), **present(assistant=assistant)}
         super().__init__(room, tools, DriverOptions("client", config, caps, threads=threads, consent=consent))
 

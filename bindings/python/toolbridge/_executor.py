@@ -96,6 +96,10 @@ class Threads:
         self._fill()
 
 
+#: How long before the end of its time a call gives up waiting, in seconds.
+_WAIT_MARGIN = 0.5
+
+
 class _Job:
     def __init__(self, execute: Mapping[str, Any], tool: NamedTool, deadline: float) -> None:
         self.execute = execute
@@ -111,11 +115,18 @@ class _Job:
         self.is_running = False
         #: Whether the function has begun.
         self.is_started = False
+        #: Whether its task can be cancelled: it does not wait for a thread.
+        self.is_async = tool.is_async
         self.stop_reason: StopReason | None = None
 
     @property
     def key(self) -> int:
         return int(self.execute["key"])
+
+    @property
+    def wait_until(self) -> float:
+        """Until when it must have started: its caller must still learn that nothing ran. Of a short limit, a quarter is left."""
+        return self.deadline - min(_WAIT_MARGIN, float(self.execute["limit"]) / 4000)
 
 
 class Executor:
@@ -168,7 +179,7 @@ class Executor:
         if self._running < self._most_running:
             return self._begin(job)
         self._waiting.append(job)
-        self._set_timer(job, deadline - self._loop.time(), lambda: self._never_started(job))
+        self._set_timer(job, job.wait_until - self._loop.time(), lambda: self._never_started(job))
 
     def abort(self, key: int, reason: StopReason) -> None:
         """Stops a job. One that has ended is unaffected."""
@@ -253,18 +264,17 @@ class Executor:
             self._settle(job, None, _CANCELLED)
         except Invalid as error:
             self._settle(job, None, {"code": "invalid_parameters", "message": str(error)})
-        except Exception as error:
+        except Exception as raised:
+            mine = _of_author(raised)
             # After a stop, an error is only how the tool ended.
-            if not job.is_settled and job.stop_reason is None and not isinstance(error, ToolError):
-                self._raised(job.execute["tool"], error)
-            self._settle(job, None, *_failure(error))
+            if not job.is_settled and job.stop_reason is None and not isinstance(mine, ToolError):
+                self._raised(job.execute["tool"], raised)
+            self._settle(job, None, *_failure(mine))
 
     async def _call(self, job: _Job) -> object:
         execute, tool, loop = job.execute, job.tool, self._loop
-        key, now = job.key, loop.time()
-        own_end = float("inf") if tool.timeout is None else now + tool.timeout
-        end, limit = (own_end, (tool.timeout or 0) * 1000) if own_end < job.deadline else (job.deadline, execute["limit"])
-        self._set_timer(job, end - now, lambda: self._late(job, limit))
+        key = job.key
+        self._set_timer(job, job.wait_until - loop.time(), lambda: self._stop_unstarted(job))
         arguments = tool.check(execute["arguments"])
         if job.is_settled or job.stop_reason is not None:
             raise asyncio.CancelledError
@@ -276,28 +286,40 @@ class Executor:
         meta = execute.get("meta", {})
         enter_span(meta)
 
-        def started() -> None:
-            job.is_started = True
-            self._reports.job_started(key)
-
         context = job.context = ToolContext(
             execute["caller"],
             execute["call"],
-            time_in(end - now),
+            time_in(job.deadline - loop.time()),
             meta,
             loop=loop,
             report=report,
         )
+
+        def started() -> None:
+            job.is_started = True
+            # The tool's own limit is of one run: it does not count the wait for a thread.
+            left, limit = job.deadline - loop.time(), execute["limit"]
+            if tool.timeout is not None and tool.timeout < left:
+                left, limit = tool.timeout, tool.timeout * 1000
+                context.deadline = time_in(left)
+            self._set_timer(job, left, lambda: self._late(job, limit))
+            self._reports.job_started(key)
+
         if not tool.is_async:
             value = await self._threads.run(lambda: tool.call(arguments, context), started)
         else:
             started()
             value = tool.call(arguments, context)
-        return await value if inspect.isawaitable(value) else value
+        if not inspect.isawaitable(value):
+            return value
+        job.is_async = True  # a plain function has wrapped an `async` one
+        if job.stop_reason is not None:
+            if inspect.iscoroutine(value):
+                value.close()
+            raise asyncio.CancelledError
+        return await value
 
     def _late(self, job: _Job, limit: float) -> None:
-        if not job.is_started:
-            return self._stop_unstarted(job)
         # The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
         message = f"the tool took longer than its limit of {limit:g} ms"
         self._settle(job, None, {"code": "timeout", "message": message})
@@ -326,7 +348,7 @@ class Executor:
         if job.context is not None:
             job.context._stop(reason)
         # The thread of a plain function cannot be ended: it is waited for.
-        if job.task is not None and (job.tool.is_async or not job.is_started):
+        if job.task is not None and (job.is_async or not job.is_started):
             job.task.cancel()
 
     def _settle(self, job: _Job, value: str | None, failure: Failure | None, partial: str | None = None) -> None:
@@ -358,8 +380,8 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 def _too_many(job: _Job) -> Failure:
     limit = job.execute["limit"]
-    message = f"the call did not start within {limit:g} ms because too many others were running; nothing ran"
-    return {"code": "timeout", "message": message}
+    message = f"the call had no place to run within its limit of {limit:g} ms; nothing ran"
+    return {"code": "busy", "message": message}  # not `timeout`, which leaves open whether the tool ran
 
 
 def _unknown_tool(name: str) -> Failure:
@@ -370,6 +392,17 @@ def _invalid(error: Exception) -> Failure:
     if isinstance(error, Invalid):
         return {"code": "invalid_parameters", "message": str(error)}
     return {"code": "execution_error", "message": LOCAL_MESSAGE, "cause": describe(error)}
+
+
+def _of_author(error: Exception) -> Exception:
+    """The first error in a group that is for the caller, such as of a ``TaskGroup``. Otherwise the error itself."""
+    groups = [error]
+    for group in groups:
+        for inner in getattr(group, "exceptions", ()):
+            if isinstance(inner, ToolError):
+                return inner
+            groups.append(inner)
+    return error
 
 
 def _failure(error: Exception) -> tuple[Failure, str | None]:

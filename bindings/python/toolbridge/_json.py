@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ def to_json_text(value: object, what: str) -> str:
     """
     try:
         text = _ENCODER.encode(value)
+        if _LONG.search(text) is not None and _find(value, what, []) is not None:
+            raise ValueError
         return text if text.isascii() else repaired(text)
     except (TypeError, ValueError, RecursionError) as error:
         place = _find(value, what, [])
@@ -70,14 +73,19 @@ def _as_json(value: object) -> object:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_json)
 _DECODER = json.JSONDecoder()
 
+#: What may be an integer of more than 64 bits, which would become another number.
+_LONG = re.compile(r"\d{19}")
+
 #: Writes what this shell has made itself as JSON text.
 json_text = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _find(value: object, place: str, inside: list[int]) -> str | None:
     """Says where the first thing is that JSON cannot hold, and what it is."""
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, bool):
         return None
+    if isinstance(value, int):
+        return None if -(2**63) <= value < 2**64 else f"{place} is an integer of more than 64 bits"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{place} is {value}"
     if isinstance(value, str):

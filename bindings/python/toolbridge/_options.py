@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +21,61 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 TIMES: Mapping[str, bool] = {"timeout": False, "patience": False, "cancel_grace": True}
 _OBJECTS = ("schema", "output_schema", "meta")
 _ALL = ("name", "description", "validate", *_TEXTS, *_FLAGS, *_CHOICES, *TIMES, *_OBJECTS)
+
+
+#: The names of times of a participant.
+_TIME_NAMES = (
+    "call", "longest_call", "owner_wait", "grace", "heartbeat", "memory", "hold", "silence", "rpc_silence", "announcement",
+    "stream_idle", "stream", "claim", "denial",
+)  # fmt: skip
+
+#: The names of limits of a participant: numbers of things, or of bytes.
+_CAP_NAMES = (
+    "equal_calls", "calls_per_second", "progress_per_second", "max_packet", "max_incoming", "max_frame", "max_frame_of_others",
+    "streams_per_peer", "stream_bytes", "held_frames", "held_bytes", "held_frames_of_all", "retransmit_frames",
+    "retransmit_bytes", "id_bytes", "open_per_peer", "open_calls", "open_bytes", "late_results", "late_bytes", "call_log",
+    "table_entries", "table_bytes", "remembered_peers", "running_jobs", "waiting_jobs", "progress_bytes", "message_bytes",
+    "open_questions", "open_prompts", "count", "description_bytes", "schema_bytes", "registration_bytes",
+)  # fmt: skip
+
+
+def check_options(**options: Any) -> None:
+    """Raises ``TypeError`` or ``ValueError``, which names the option of a client or an assistant that has a wrong value."""
+    for name, value in options.items():
+        where = f"`{name}`"
+        if value is None:
+            continue
+        if name in ("version", "assistant"):
+            _expect(isinstance(value, str), where, "a text", value)
+        elif name in ("fast_lane", "admit_only_roles"):
+            _expect(isinstance(value, bool), where, "True or False", value)
+        elif name == "clients":
+            _expect(not isinstance(value, (str, bytes)) and isinstance(value, Iterable), where, "a list", value)
+        elif name in ("times", "caps", "pins"):
+            _expect(isinstance(value, Mapping), where, "a dictionary", value)
+            known = {"times": _TIME_NAMES, "caps": _CAP_NAMES, "pins": tuple(value)}[name]
+            for key, item in value.items():
+                if key not in known:
+                    raise ValueError(f"{where}: {unknown('option', key, known)}")
+                of = f'`{name}["{key}"]`'
+                if name == "times":
+                    check_seconds(of, item, may_be_zero=True)
+                elif name == "caps":
+                    is_count = isinstance(item, int) and not isinstance(item, bool) and item >= 0
+                    _expect(is_count, of, "a whole number of 0 or more", item)
+                else:
+                    _expect(isinstance(item, str), of, "a text", item)
+        else:
+            _expect(callable(value), where, "a function", value)
+
+
+def check_plain(where: str, function: object) -> None:
+    """Raises ``TypeError`` if this is neither ``None`` nor a plain function: nobody would await what another one returns."""
+    if function is None:
+        return
+    _expect(callable(function), where, "a function", function)
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):
+        raise TypeError(f"{where} must be a plain function, not an `async` one: nothing waits for it. Let it start a task")
 
 
 def check_tool_options(tool: str, options: Mapping[str, Any]) -> None:
@@ -82,4 +138,5 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 def _expect(is_right: bool, where: str, what: str, value: object) -> None:
     if not is_right:
-        raise TypeError(f"{where} must be {what}, not {type(value).__name__}")
+        found = value if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+        raise TypeError(f"{where} must be {what}, not {found}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
-from ._options import check_seconds
+from ._options import check_options, check_plain
 from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
@@ -88,9 +88,11 @@ class BaseParticipant:
         """Calls a function at each such event. Returns a function that ends it; without a listener, a decorator."""
         self._check_loop()
         if listener is not None:
+            check_plain(f'the listener of "{name}"', listener)
             return self._emitter.on(name, listener)
 
         def decorate(listener: Listener) -> Listener:
+            check_plain(f'the listener of "{name}"', listener)
             self._emitter.on(name, listener)
             return listener
 
@@ -176,14 +178,13 @@ def milliseconds(seconds: float | None) -> float | None:
 def config_of(
     version: str | None, fast_lane: bool | None, times: Mapping[str, float], caps: Mapping[str, int]
 ) -> dict[str, object]:
+    check_options(version=version, fast_lane=fast_lane, times=times, caps=caps)
     config: dict[str, object] = {}
     if version is not None:
         config["version"] = version
     if fast_lane is not None:
         config["fast_lane"] = fast_lane
     if times:
-        for name, seconds in times.items():
-            check_seconds(f'`times["{name}"]`', seconds, may_be_zero=True)
         config["times"] = {name: milliseconds(seconds) for name, seconds in times.items()}
     if caps:
         config["caps"] = dict(caps)
