@@ -382,7 +382,7 @@ fn question_text(question: &Question) -> Option<String> {
     let lines: Vec<_> = arguments.split('\n').map(plain).collect();
     let arguments = Some(lines.join("\n")).filter(|shown| shown.len() <= SHOWN_ARGUMENTS)?;
     let (caller, tool) = (plain(question.caller.as_str()), &question.tool);
-    let name = tool.title().unwrap_or(tool.name().as_str());
+    let name = tool.title().unwrap_or_else(|| tool.name().as_str());
     Some(format!("{caller} wants to run \"{name}\": {}\n{arguments}", tool.description()))
 }
 
