@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from livekit.agents import AgentSession, RunContext, get_job_context, llm
+from livekit.agents.utils import is_given
 from livekit.agents.voice import SpeechHandle
 
 from ._assistant import Assistant, Late, Progress, Turn
@@ -71,7 +72,8 @@ class RoomToolset(llm.Toolset):
             offers.setdefault(offer.tool.name, []).append(offer)
         taken = self._taken()
         made: dict[str, tuple[str, _RawTool]] = {}
-        for name, found in offers.items():
+        # First those whose names need no change: `pay.bill` must not take that of `pay_bill`.
+        for name, found in sorted(offers.items(), key=lambda offer: _NAME.search(offer[0]) is not None):
             shown = _NAME.sub("_", name)
             if shown in taken or shown.startswith(_FRAMEWORK):
                 continue
@@ -178,7 +180,11 @@ class RoomToolset(llm.Toolset):
         return turn
 
     async def _update(self) -> None:
-        """Tells the model of the new tools: a realtime model would not learn of them otherwise."""
+        """Tells a realtime model of the new tools.
+
+        Other models are given them at each reply. For these, ``update_tools`` would delete all calls of tools that are gone from
+        the chat, also those of other tools than the room's.
+        """
         session = self._find_session()
         if session is None:
             return
@@ -186,7 +192,8 @@ class RoomToolset(llm.Toolset):
             agent = session.current_agent
         except RuntimeError:
             return  # the session has not begun, or is over
-        await agent.update_tools(list(agent.tools))
+        if isinstance(agent.llm if is_given(agent.llm) else session.llm, llm.RealtimeModel):
+            await agent.update_tools(list(agent.tools))
 
     async def _insert_late(self) -> None:
         session, late = self._find_session(), self._assistant.late_results()

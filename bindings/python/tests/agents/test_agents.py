@@ -29,7 +29,7 @@ class Phone:
         any_object = {"type": "object"}
         report = tool(schema=any_object, name="report", description="Reports")(self.report)
         goes_on = tool(barge_in="report")(self.goes_on)
-        return [self.next_turn, report, self.echo, self.fail, self.hang, goes_on, self.steps, self.release, own, dotted, wrong]
+        return [self.next_turn, report, self.echo, self.fail, self.hang, goes_on, self.steps, self.release, own, dotted, door_dotted, door, wrong]
 
     async def next_turn(self) -> Any:
         """Returns the next turn."""
@@ -85,6 +85,16 @@ async def dotted() -> str:
     return "on"
 
 
+@tool(name="door.open", description="Would have the name of another tool of the room")
+async def door_dotted() -> str:
+    return "dotted"
+
+
+@tool(name="door_open", description="Has the name that it would have")
+async def door() -> str:
+    return "exact"
+
+
 @tool(name="lk_agents_cancel_task", description="Has the name of a tool of the framework")
 async def wrong() -> str:
     return "wrong"
@@ -102,14 +112,15 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
         os.environ["AGENTS_PYTHON"], str(WORKER), "[]", job_room, stdin=asyncio.subprocess.PIPE, env=env
     )
     try:
-        seen = await phone.turn(("echo", {"text": "Grüße"}), ("lamp_on", {}), ("own", {}))
+        seen = await phone.turn(("echo", {"text": "Grüße"}), ("lamp_on", {}), ("door_open", {}), ("own", {}))
         assert sorted(seen["outputs"]) == [
+            ["door_open", False, '{"value": "exact"}'],
             ["echo", False, '{"value": "Grüße"}'],
             ["lamp_on", False, '{"value": "on"}'],
             ["own", False, "mine"],
         ]
         assert sorted(seen["tools"]) == sorted(
-            ["own", "next_turn", "report", "echo", "fail", "hang", "goes_on", "steps", "release", "lamp_on"]
+            ["own", "next_turn", "report", "echo", "fail", "hang", "goes_on", "steps", "release", "lamp_on", "door_open"]
             + ["lk_agents_cancel_task", "lk_agents_get_running_tasks"]
         )
         assert seen["schema"]["parameters"]["required"] == ["text"]
@@ -142,6 +153,8 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
             assert seen["schema"]["parameters"]["required"] == ["text", "owner"]
             assert seen["schema"]["parameters"]["properties"]["owner"]["enum"] == ["phone", "tv"]
             assert not {"fail", "hang"} & set(seen["tools"])
+            # What the model has called stays in its memory, also if the tool is gone.
+            assert {"echo", "lamp_on", "own", "fail"} <= set(seen["history"]), seen["history"]
             (output,) = (await phone.turn(("echo", {"text": "a", "owner": "tv"})))["outputs"]
             assert output == ["echo", False, '{"value": "tv: a"}']
             # What the model reads names the argument that it has.

@@ -102,6 +102,7 @@ async def job(context: JobContext):
         seen = {
             "outputs": [[it.name, it.is_error, it.output] for it in outputs],
             "tools": Script.names,
+            "history": [item.name for item in agent.chat_ctx.items if item.type == "function_call"],
             "schema": Script.schemas.get("echo"),
         }
         await bridge.call("report", seen, to="phone")
