@@ -194,9 +194,9 @@ export class Executor {
         this.#settle(job, { error });
         this.#stop(job, 'deadline', () => {});
       });
-    endsAt(startsBy(job), notStarted(job));
     let args: unknown = execute.arguments;
     if (tool.check !== undefined) {
+      endsAt(startsBy(job), notStarted(job));
       try {
         args = await tool.check(args);
       } catch (error) {

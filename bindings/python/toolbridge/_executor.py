@@ -274,7 +274,6 @@ class Executor:
     async def _call(self, job: _Job) -> object:
         execute, tool, loop = job.execute, job.tool, self._loop
         key = job.key
-        self._set_timer(job, job.wait_until - loop.time(), lambda: self._stop_unstarted(job))
         arguments = tool.check(execute["arguments"])
         if job.is_settled or job.stop_reason is not None:
             raise asyncio.CancelledError
@@ -306,6 +305,7 @@ class Executor:
             self._reports.job_started(key)
 
         if not tool.is_async:
+            self._set_timer(job, job.wait_until - loop.time(), lambda: self._stop_unstarted(job))
             value = await self._threads.run(lambda: tool.call(arguments, context), started)
         else:
             started()
