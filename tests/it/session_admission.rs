@@ -177,6 +177,33 @@ fn admitted_participant_keeps_its_place_under_another_sid() {
     assert_eq!(world.ask("a", request("t")).unwrap(), value(1));
 }
 
+/// It is announced under another sid, and its Configuration arrives only after the grace period of its earlier join.
+#[test]
+fn admitted_participant_that_returns_in_time_keeps_its_place_however_late_it_speaks() {
+    let mut world = World::new();
+    world.assistant("a", Config::default());
+    let joins = |world: &mut World| {
+        let who = ordinary(world, "phone");
+        world.play(&who);
+    };
+    let speaks = |world: &mut World| {
+        world.send("phone", &["a"], &Meta::new(), &Message::Configuration(Configuration::default()));
+        world.send("phone", &["a"], &Meta::new(), &registration(&["t"]));
+        world.run(SECOND);
+    };
+    joins(&mut world);
+    speaks(&mut world);
+    assert_eq!(owners(&world), ["phone"]);
+    ordinary_client(&mut world, "tablet", Config::default(), &["u"]);
+    world.run(SECOND);
+    world.leave("phone");
+    world.run(3 * SECOND);
+    joins(&mut world);
+    world.run(4 * SECOND);
+    speaks(&mut world);
+    assert_eq!(owners(&world), ["phone"]);
+}
+
 #[test]
 fn two_early_ordinary_participants_are_both_refused_until_one_leaves() {
     let mut world = World::new();

@@ -197,6 +197,45 @@ fn plain_sender_after_an_instance_has_no_floor() {
     assert_eq!(world.executed.len(), 4);
 }
 
+/// The second instance appears twice, and the first asks for nothing between: what it asked for before is still not repeated.
+#[test]
+fn instance_that_returns_twice_repeats_no_forgotten_request() {
+    let mut world = World::new();
+    world.client("phone", Config::default(), &["t"]);
+    world.handle("phone", |_| Some(Ok(value(1))));
+    let joins = |world: &mut World, instance: &str| {
+        world.leave_if_here("a");
+        let sid = world.sid();
+        world.play(&Participant::new("a", sid).agent(true));
+        world.run(SECOND);
+        let features = Some(["tool_use", "tool_ack"].map(String::from).to_vec());
+        let configuration = Message::Configuration(with!(Configuration::default(), features = features));
+        let shows = world.shows("a", "phone", instance);
+        world.send("a", &["phone"], &shows, &configuration);
+        world.run(SECOND);
+    };
+    let asks = |world: &mut World, id: &str| {
+        let meta = world.addressed_to("phone");
+        let stanza = world.send("a", &["phone"], &meta, &Message::ToolUseRequest(plain_request(id, "t")));
+        world.run(SECOND);
+        stanza
+    };
+    joins(&mut world, "one");
+    let first = asks(&mut world, "p1");
+    assert_eq!(world.executed.len(), 1);
+    for instance in ["two", "one", "two"] {
+        joins(&mut world, instance);
+    }
+    world.run(200 * SECOND); // forgotten
+    joins(&mut world, "one");
+    let last = std::mem::replace(&mut world.ends.get_mut("a").unwrap().stanza, first + 1);
+    asks(&mut world, "p1");
+    assert_eq!(world.executed.len(), 1);
+    world.ends.get_mut("a").unwrap().stanza = last;
+    asks(&mut world, "p2");
+    assert_eq!(world.executed.len(), 2);
+}
+
 #[test]
 fn plain_sender_after_an_instance_inherits_nothing() {
     let mut world = World::pair(&["t", "hang"]);

@@ -7,6 +7,7 @@ use toolbridge::{
         ToolUseResult, ToolsRegister, ToolsRegisterAck,
     },
     session::SendFailure,
+    tools::Execution,
     transport::{Lane, Participant, Peer, Sid, TransportEvent},
 };
 
@@ -294,6 +295,29 @@ fn client_offers_no_tools_to_another_assistant_within_the_grace_period() {
     world.run(5 * SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "b");
     assert!(world.settled("b", call).unwrap().is_ok());
+}
+
+/// The goodbye arrives after the leave. What another program under the identity shows is not lost when that grace period would
+/// have ended.
+#[test]
+fn goodbye_after_the_leave_ends_the_grace_period() {
+    let mut world = World::pair(&["t"]);
+    world.announce = MS;
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(2 * SECOND);
+    plain_assistant_joins(&mut world);
+    let shown = with!(plain_request("shown", "search"), execution = Ok(Execution::Server));
+    for asked in [plain_request("first", "t"), shown] {
+        world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(asked));
+    }
+    world.run(4 * SECOND);
+    let ended = |event: &Event| matches!(event, Event::Settled { execution: Execution::Server, .. });
+    let ended = |world: &World| world.ends["phone"].events.iter().any(ended);
+    assert!(!ended(&world));
+    world.leave("a");
+    world.run(6 * SECOND);
+    assert!(ended(&world));
 }
 
 /// It shook hands in the previous join, and leaves before it could do so in this one.

@@ -526,6 +526,21 @@ fn request_of_an_unannounced_sender_waits_up_to_4_s() {
     assert_eq!((callee.sent.len(), callee.jobs.len(), callee.count(Counter::HoldExpired)), (0, 0, 1));
 }
 
+/// Of an identity that joins again and again before the server announces it.
+#[test]
+fn space_of_waiting_items_is_free_when_their_join_has_ended() {
+    let mut callee = Callee::new(Config::default().answer_rpc());
+    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(10_000));
+    for join in 0..200 {
+        let who = peer("agent", &format!("PA_{join}"));
+        callee.call(&who, &format!("r{join}"), "get_battery", &payload);
+        callee.handle(TransportEvent::Left(who));
+    }
+    callee.call(&peer("agent", "PA_200"), "r200", "get_battery", &payload);
+    callee.join(agent("PA_200"));
+    assert_eq!((callee.jobs.len(), callee.count(Counter::HoldExpired)), (1, 0));
+}
+
 #[test]
 fn sec_i11_sid_that_was_not_announced_with_the_identity_has_no_rights() {
     let mut callee = Callee::with_agent();

@@ -185,7 +185,7 @@ pub(crate) struct End {
     pub(crate) log: Vec<(Instant, Lane, Frame)>,
     /// How jobs end, if they end by themselves.
     pub(crate) handler: Option<Handler>,
-    stanza: i32,
+    pub(crate) stanza: i32,
 }
 
 enum Delivery {
