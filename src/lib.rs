@@ -147,6 +147,9 @@ mod tool;
 mod tools_file;
 pub mod transport;
 mod value;
+#[cfg(feature = "vocabulary")]
+#[doc(hidden)]
+pub mod vocabulary;
 
 pub use protocol::{
     frame,

@@ -9,7 +9,7 @@ export function replay(Session, trace, toBase64) {
   let equal = 0;
   const outputLine = () => {
     const output = session.nextOutput();
-    if (output === undefined) return `{"deadline":${session.nextDeadline() ?? null}}`;
+    if (output === undefined) return `{"deadlineMs":${session.nextDeadline() ?? null}}`;
     const bytes = session.takeBytes();
     if (bytes === undefined) return `{"output":${output}}`;
     return `{"output":${output.slice(0, -1)},"bytes":"${toBase64(bytes)}"}}`;

@@ -36,7 +36,7 @@ struct Packet {
 
 impl Room {
     fn pass(&mut self, name: &'static str, mut input: Value, bytes: Option<Vec<u8>>) {
-        input["at"] = json!(self.at);
+        input["atMs"] = json!(self.at);
         let session = self.ends.get_mut(name).unwrap();
         session.handle(&input.to_string(), bytes).unwrap();
         while let Some(text) = session.next_output() {
@@ -50,7 +50,7 @@ impl Room {
                     bytes: session.take_bytes().unwrap(),
                 }),
                 "execute" => self.jobs.push_back((name, output["key"].as_u64().unwrap())),
-                "settled" => {
+                "result" => {
                     assert!(output.get("error").is_none(), "{text}");
                     self.settled += 1;
                 }
@@ -100,7 +100,7 @@ fn who(identity: &str, role: &str) -> Value {
         "sid": format!("PA_{identity}"),
         "kind": if role == "assistant" { "agent" } else { "standard" },
         "attributes": {"toolbridge.role": role},
-        "can_update_metadata": false,
+        "canUpdateMetadata": false,
     })
 }
 
@@ -109,7 +109,7 @@ fn main() {
     for (identity, role, seed) in [("agent", "assistant", "2"), ("phone", "client", "1")] {
         let config = json!({"lossy": true, "streams": true});
         let local = who(identity, role);
-        let create = json!({"type": "create", "at": 0, "role": role, "local": local, "seed": seed.repeat(64), "config": config});
+        let create = json!({"type": "create", "atMs": 0, "role": role, "local": local, "seed": seed.repeat(64), "config": config});
         room.ends.insert(identity, JsonSession::create(&create.to_string()).unwrap());
         room.pass(identity, json!({"type": "listen", "events": ["closed"]}), None);
     }
@@ -129,7 +129,7 @@ fn main() {
         let arguments = json!({"data": data});
         room.pass(
             "agent",
-            json!({"type": "call", "tool": "echo", "owner": "phone", "arguments": arguments}),
+            json!({"type": "call", "id": call, "tool": "echo", "to": "phone", "arguments": arguments}),
             None,
         );
         room.work();

@@ -1,11 +1,11 @@
 //! One session with JSON texts, as wrappers carry them.
 
-use crate::{
-    create::Create,
-    form::{Fields, Malformed, repaired},
-    input::{Input, Query},
-    session::Session,
+use toolbridge::vocabulary::{
+    Create, Input, Malformed, Query,
+    form::{Fields, repaired},
 };
+
+use crate::session::Session;
 
 /// A [`Session`] with JSON texts. Bytes travel beside them.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl JsonSession {
             fields.finish()?;
             Some(self.session.query(query)?)
         } else {
-            let at = fields.take("at", None);
+            let at = fields.take("atMs", None);
             let Some(input) = Input::read_fields(&name, &mut fields) else {
                 fields.check()?;
                 return Err(Malformed::new(format_args!("{name:?} is no input")).of("type"));

@@ -6,34 +6,15 @@
 //!
 //! Nothing that is passed makes it panic. A malformed input is an error, and has no effect.
 
-#[macro_use]
-mod form;
-
-mod clock;
-mod create;
-mod from_core;
 mod guarded;
-mod input;
 mod json_session;
-mod output;
-mod reply;
+mod names;
 mod session;
-mod shared;
-mod to_core;
 pub mod trace;
 
 pub use self::{
-    create::{Choose, Config, Create, Pin},
-    form::{Json, Malformed},
     guarded::{Guarded, Panicked},
-    input::{Input, Query, SendFailureKind, Unreadable},
     json_session::JsonSession,
-    output::{Candidate, Event, Output, StreamInfo},
-    reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
     session::Session,
-    shared::{
-        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane,
-        MetaEntry, NumberSetting, Participant, ParticipantKind, Peer, ProgressStatus, Role, TimeSetting,
-        Tool, ToolFailure, Visibility,
-    },
 };
+pub use toolbridge::vocabulary::*;

@@ -1,24 +1,23 @@
 //! One session in plain types.
 
+use std::collections::VecDeque;
+
 use toolbridge::{
-    Identity,
+    CallId, Identity,
     clock::Instant,
-    session::{self as core, CallKey, JobKey, SelectionKey, TurnKey},
+    session::{self as core, JobKey, SelectionKey},
     tools::ReportError,
     transport::{Form, TransportEvent},
+    vocabulary::{
+        CallError, Create, Event, Id, Input, Known, LateResult, LeftOut, Malformed, OfferedTool, Output,
+        Participant, Query, Record, Reply, Role, Tool,
+        clock::Clock,
+        from_core,
+        to_core::{self, Call},
+    },
 };
 
-use crate::{
-    clock::Clock,
-    create::Create,
-    form::Malformed,
-    from_core,
-    input::{Input, Query},
-    output::{Event, Output},
-    reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
-    shared::{CallError, Participant, Role, Tool},
-    to_core::{self, Call},
-};
+use crate::names::Names;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
@@ -30,6 +29,9 @@ type Result<T> = std::result::Result<T, Malformed>;
 pub struct Session {
     core: core::Session,
     clock: Clock,
+    names: Names,
+    /// The outcomes of calls that were refused at once.
+    refused: VecDeque<Output>,
     /// A larger packet is sent as a byte stream, in bytes.
     max_packet: usize,
     /// The events that are outputs; `None`: all. Each that nobody listens to would cost a text, and in a shell its reading.
@@ -52,7 +54,7 @@ impl Session {
             Role::Client => core::Session::client(now, local, config, seed),
             Role::Assistant => core::Session::assistant(now, local, config, seed),
         };
-        Ok(Self { core, clock, max_packet, heard: None })
+        Ok(Self { core, clock, names: Names::default(), refused: VecDeque::new(), max_packet, heard: None })
     }
 
     /// Handles an input. Some inputs have a reply.
@@ -122,10 +124,24 @@ impl Session {
             Input::Select { key, identity } => {
                 core.select(now, SelectionKey::from_number(key), identity.map(Into::into));
             }
-            Input::Cancel { key } => core.cancel(now, CallKey::from_number(key)),
-            Input::Detach { key } => core.detach(now, CallKey::from_number(key)),
-            Input::BargeIn { turn } => core.barge_in(now, TurnKey::from_number(turn)),
-            Input::TurnEnd { turn } => core.end_turn(TurnKey::from_number(turn)),
+            Input::Cancel { id } => {
+                if let Some(key) = self.names.call(&id) {
+                    core.cancel(now, key);
+                }
+            }
+            Input::Detach { id } => {
+                if let Some(key) = self.names.call(&id) {
+                    core.detach(now, key);
+                }
+            }
+            Input::BargeIn { turn } => {
+                let turn = self.names.turn(&turn, || core.turn());
+                core.barge_in(now, turn);
+            }
+            Input::TurnEnd { turn } => {
+                let turn = self.names.turn(&turn, || core.turn());
+                core.end_turn(turn);
+            }
             Input::Expect { identity } => core.expect_client(now, &identity.into()),
             Input::StopExpecting { identity } => core.stop_expecting(&identity.into()),
             Input::Probe { identity } => core.probe_client(now, &identity.into()),
@@ -133,11 +149,9 @@ impl Session {
             Input::Drain {} => core.drain(now),
             Input::Close {} => core.close(now),
             Input::Offer { tools, partial } => return self.offer(now, tools, partial).map(Some),
-            Input::Call { tool, arguments, owner, timeout, owner_wait, meta, turn } => {
-                let call = Call { tool, arguments, owner, timeout, owner_wait, meta, turn };
-                return self.call(now, call).map(Some);
+            Input::Call { id, tool, arguments, to, timeout, owner_wait, meta, turn } => {
+                self.call(now, id, Call { tool, arguments, to, timeout, owner_wait, meta }, turn)?;
             }
-            Input::TurnBegin {} => return Ok(Some(Reply::Turn { turn: core.turn().number() })),
             Input::AskToStop { call } => {
                 let call = call.as_deref().map(to_core::call_id).transpose()?;
                 return Ok(Some(done(core.ask_to_stop(now, call.as_ref()))));
@@ -159,7 +173,10 @@ impl Session {
         let (core, clock) = (&mut self.core, self.clock);
         Ok(match query {
             Query::Tools {} => {
-                Reply::Tools { tools: core.tools().iter().map(OfferedTool::from_core).collect() }
+                let offers = core.tools();
+                let local = core.local().identity();
+                let local = (core.role() == toolbridge::Role::Assistant).then_some(local);
+                Reply::Tools { tools: offers.iter().map(|it| OfferedTool::from_core(it, local)).collect() }
             }
             Query::Participants {} => {
                 let participants = core.participants();
@@ -192,7 +209,9 @@ impl Session {
             }
             Query::LateResults {} => {
                 let results = core.late_results();
-                Reply::LateResults { results: results.iter().map(LateResult::from_core).collect() }
+                Reply::LateResults {
+                    results: results.iter().map(|it| LateResult::from_core(it, None)).collect(),
+                }
             }
             Query::IsWanted { packet } => Reply::IsWanted { wanted: core.is_wanted(packet) },
         })
@@ -200,6 +219,9 @@ impl Session {
 
     /// Returns the next output, or `None` if there is none.
     pub fn next_output(&mut self) -> Option<Output> {
+        if let Some(refused) = self.refused.pop_front() {
+            return Some(refused);
+        }
         loop {
             let output = match self.core.poll_output()? {
                 // No configuration of this crate makes a session call by LiveKit's RPC.
@@ -209,19 +231,30 @@ impl Session {
                 core::Output::Ask(question) => Output::ask(&question, self.clock),
                 core::Output::Select(selection) => Output::select(&selection),
                 core::Output::Abort { key, reason } => {
-                    Output::Abort { key: key.number(), reason: reason.as_str().to_owned() }
+                    Output::Abort { key: key.number(), reason: reason.into() }
                 }
-                core::Output::Settled { key, result } => {
-                    let (value, error) = from_core::settled(&result);
-                    Output::Settled { key: key.number(), value, error }
-                }
-                core::Output::Event(event) => match Event::from_core(event) {
-                    Some(event) if self.hears(&event) => Output::Event { event },
-                    _ => continue,
+                core::Output::Settled { key, result } => match self.names.end(key) {
+                    Some(id) => Output::result(id, &result),
+                    None => continue,
+                },
+                core::Output::Event(event) => match self.told(event) {
+                    Some(output) => output,
+                    None => continue,
                 },
             };
             return Some(output);
         }
+    }
+
+    /// Returns the output for an event, if somebody hears it.
+    fn told(&self, event: toolbridge::Event) -> Option<Output> {
+        if let toolbridge::Event::Progress { key: Some(key), call, progress } = event {
+            let id = self.names.of(key).filter(|_| self.hears("progress"))?;
+            return Some(Output::progress(id.clone(), &call, progress));
+        }
+        let known = Open { names: &self.names, core: &self.core };
+        let event = Event::from_core(event, &known)?;
+        self.hears(event.name()).then_some(Output::Event { event })
     }
 
     /// Returns when [`Input::Timeout`] is due, in milliseconds since the driver's zero point.
@@ -229,8 +262,8 @@ impl Session {
         self.core.poll_timeout().map(|at| self.clock.time(at))
     }
 
-    fn hears(&self, event: &Event) -> bool {
-        self.heard.as_ref().is_none_or(|heard| heard.iter().any(|name| name == event.name()))
+    fn hears(&self, event: &str) -> bool {
+        self.heard.as_ref().is_none_or(|heard| heard.iter().any(|name| name == event))
     }
 
     fn offer(&mut self, now: Instant, tools: Vec<Result<Tool>>, partial: bool) -> Result<Reply> {
@@ -257,15 +290,42 @@ impl Session {
         Ok(Reply::Offered { left_out })
     }
 
-    fn call(&mut self, now: Instant, call: Call) -> Result<Reply> {
+    fn call(&mut self, now: Instant, id: Id, call: Call, turn: Option<Id>) -> Result<()> {
+        if self.names.call(&id).is_some() {
+            return Err(Malformed::new("is that of an open call").of("id"));
+        }
         let request = call.into_core()?;
-        Ok(match request.and_then(|request| self.core.call(now, request)) {
+        let turn = turn.map(|turn| self.names.turn(&turn, || self.core.turn()));
+        let asked = request.and_then(|mut request| {
+            request.turn = turn;
+            self.core.call(now, request)
+        });
+        match asked {
             Ok(key) => {
-                let call = self.core.call_id(key).map(|id| id.as_str().to_owned());
-                Reply::Called { key: key.number(), call: call.unwrap_or_default() }
+                let call = self.core.call_id(key).cloned();
+                self.names.begin(id, key, call);
             }
-            Err(error) => Reply::Refused { error: CallError::from(&error) },
-        })
+            Err(error) => self.refused.push_back(Output::result(id, &Err(error))),
+        }
+        Ok(())
+    }
+}
+
+/// What a session knows of an event.
+struct Open<'a> {
+    names: &'a Names,
+    core: &'a core::Session,
+}
+
+impl Known for Open<'_> {
+    fn id_of(&self, call: &CallId) -> Option<Id> {
+        self.names.of_call(call)
+    }
+
+    fn tools_of(&self, owner: &Identity) -> Vec<String> {
+        let offers = self.core.tools();
+        let its = offers.iter().filter(|offer| offer.owner == *owner);
+        its.map(|offer| offer.tool.name().as_str().to_owned()).collect()
     }
 }
 

@@ -4,10 +4,12 @@ use std::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 
-use crate::{
-    form::{Malformed, Write, Writer},
-    json_session::JsonSession,
+use toolbridge::vocabulary::{
+    Malformed,
+    form::{Write, Writer},
 };
+
+use crate::json_session::JsonSession;
 
 const INPUT: &str = "{\"input\":";
 
@@ -125,9 +127,9 @@ fn output_line(session: &mut JsonSession, output: Option<&str>) -> String {
         let mut out = Writer::default();
         out.open();
         match session.next_deadline() {
-            Some(deadline) => deadline.write_field("deadline", &mut out),
+            Some(deadline) => deadline.write_field("deadlineMs", &mut out),
             None => {
-                out.begin_field("deadline");
+                out.begin_field("deadlineMs");
                 out.raw("null");
             }
         }

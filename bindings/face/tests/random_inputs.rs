@@ -43,21 +43,21 @@ fn peer(identity: &str) -> Value {
 fn participant(identity: &str, role: &str) -> Value {
     json!({
         "identity": identity, "sid": format!("PA_{identity}"), "attributes": {"toolbridge.role": role},
-        "can_update_metadata": false,
+        "canUpdateMetadata": false,
     })
 }
 
 fn tool(name: &str, consent: &str) -> Value {
     json!({
-        "name": name, "description": "Does it", "schema": {"type": "object"}, "title": "It", "consent": consent,
-        "timeout": 5000, "destructive": false, "barge_in": "report", "meta": {"a": [1.5, null]},
+        "name": name, "description": "Does it", "inputSchema": {"type": "object"}, "title": "It", "consent": consent,
+        "timeoutMs": 5000, "destructive": false, "bargeIn": "report", "meta": {"a": [1.5, null]},
     })
 }
 
 /// Inputs and queries of every kind. `at` is set later.
 fn inputs() -> Vec<Value> {
     let of = |name: &str, fields: Value| {
-        let mut input = json!({"type": name, "at": 0});
+        let mut input = json!({"type": name, "atMs": 0});
         input.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         input
     };
@@ -91,11 +91,10 @@ fn inputs() -> Vec<Value> {
         of("settle", json!({"key": 2, "error": {"code": "too_dark", "message": "no", "partial": [1], "cause": "it"}})),
         of("consent", json!({"key": 1, "allowed": true})),
         of("select", json!({"key": 1, "identity": "phone"})),
-        of("call", json!({"tool": "lamp", "arguments": {"on": true}, "owner": "phone", "timeout": 3000, "meta": {"m": 1}, "turn": 1})),
-        of("call", json!({"tool": "door", "owner_wait": 100})),
-        of("cancel", json!({"key": 1})),
-        of("detach", json!({"key": 1})),
-        of("turn_begin", json!({})),
+        of("call", json!({"id": 1, "tool": "lamp", "arguments": {"on": true}, "to": "phone", "timeoutMs": 3000, "meta": {"m": 1}, "turn": 1})),
+        of("call", json!({"id": "door", "tool": "door", "ownerWaitMs": 100})),
+        of("cancel", json!({"id": 1})),
+        of("detach", json!({"id": "door"})),
         of("barge_in", json!({"turn": 1})),
         of("turn_end", json!({"turn": 1})),
         of("ask_to_stop", json!({"call": "x"})),
@@ -186,44 +185,52 @@ fn garble(text: &str, random: &mut Random) -> String {
 
 fn create(role: &str, random: &mut Random) -> JsonSession {
     let mut create = json!({
-        "type": "create", "at": 0, "role": role,
+        "type": "create", "atMs": 0, "role": role,
         "local": if role == "client" { participant("phone", "client") } else { participant("model", "assistant") },
         "seed": "00".repeat(32),
         "config": {
             "room": "r", "choose": random.pick(&["nobody", "first", "last", "last_heard", "ask"]),
-            "prompts": true, "consent_available": true, "lossy": random.below(2) == 0, "streams": random.below(2) == 0,
+            "prompts": true, "consentAvailable": true, "lossy": random.below(2) == 0, "streams": random.below(2) == 0,
             "times": {}, "caps": {}, "overhead": 44, "admit": ["phone"],
         },
     });
     let numbers = [0, 1, 2, 64, 15_000, 9_007_199_254_740_991_u64];
-    for name in
-        ["grace", "silence", "memory", "owner_wait", "hold", "claim", "longest_call", "call", "stream"]
-    {
+    for name in [
+        "graceMs",
+        "silenceMs",
+        "memoryMs",
+        "ownerWaitMs",
+        "holdMs",
+        "claimMs",
+        "longestCallMs",
+        "callMs",
+        "streamMs",
+    ] {
         if random.below(8) == 0 {
             create["config"]["times"][name] =
                 random.pick(&[json!(0), json!(0.001), json!(9e12), json!(100)]).clone();
         }
     }
     for name in [
-        "max_packet",
-        "max_frame",
-        "held_frames",
-        "held_bytes",
-        "retransmit_frames",
-        "open_per_peer",
-        "open_calls",
-        "call_log",
-        "late_results",
-        "table_entries",
-        "table_bytes",
-        "running_jobs",
-        "calls_per_second",
-        "progress_per_second",
+        "maxPacket",
+        "maxFrame",
+        "heldFrames",
+        "heldBytes",
+        "retransmitFrames",
+        "openPerPeer",
+        "openCalls",
+        "callLog",
+        "lateResults",
+        "tableEntries",
+        "tableBytes",
+        "runningJobs",
+        "callsPerSecond",
+        "progressPerSecond",
         "count",
-        "equal_calls",
-        "stream_bytes",
-        "message_bytes",
-        "open_questions",
+        "equalCalls",
+        "streamBytes",
+        "messageBytes",
+        "openQuestions",
     ] {
         if random.below(20) == 0 {
             create["config"]["caps"][name] = json!(random.pick(&numbers));
@@ -251,20 +258,21 @@ impl End {
             match output["type"].as_str().unwrap() {
                 "transmit" => {
                     let packet = json!({
-                        "type": "packet", "at": 0, "from": peer(self.name), "lane": output["lane"],
+                        "type": "packet", "atMs": 0, "from": peer(self.name), "lane": output["lane"],
                         "topic": output["topic"], "bytes": BASE64.encode(bytes.unwrap()),
                     });
                     self.sent.push(packet);
                 }
                 "execute" if random.below(2) == 0 => {
-                    answers.push(json!({"type": "settle", "at": self.now, "key": output["key"], "value": output["arguments"]}));
+                    answers.push(json!({"type": "settle", "atMs": self.now, "key": output["key"], "value": output["arguments"]}));
                 }
-                "ask" => answers
-                    .push(json!({"type": "consent", "at": self.now, "key": output["key"], "allowed": true})),
+                "ask" => answers.push(
+                    json!({"type": "consent", "atMs": self.now, "key": output["key"], "allowed": true}),
+                ),
                 "select" => {
                     let identity = &output["candidates"][0]["identity"];
                     answers.push(
-                        json!({"type": "select", "at": self.now, "key": output["key"], "identity": identity}),
+                        json!({"type": "select", "atMs": self.now, "key": output["key"], "identity": identity}),
                     );
                 }
                 _ => {}
@@ -294,18 +302,18 @@ fn changed_inputs_are_errors_or_have_an_effect_and_never_a_panic() {
         let mut ends = [end("client", "phone", random), end("assistant", "model", random)];
         for (at, other, role) in [(0, "model", "assistant"), (1, "phone", "client")] {
             let joined =
-                json!({"type": "participant_joined", "at": 0, "participant": participant(other, role)});
+                json!({"type": "participant_joined", "atMs": 0, "participant": participant(other, role)});
             ends[at].session.handle(&joined.to_string(), None).unwrap();
         }
         let offer =
-            json!({"type": "offer", "at": 0, "tools": [tool("lamp", "never"), tool("door", "always")]});
+            json!({"type": "offer", "atMs": 0, "tools": [tool("lamp", "never"), tool("door", "always")]});
         ends[0].session.handle(&offer.to_string(), None).unwrap();
         for _ in 0..INPUTS {
             let at = random.below(2);
             let sent = std::mem::take(&mut ends[1 - at].sent);
             let it = &mut ends[at];
             for mut packet in sent {
-                packet["at"] = json!(it.now);
+                packet["atMs"] = json!(it.now);
                 if random.below(10) == 0 {
                     change(&mut packet, random);
                 }
@@ -317,17 +325,18 @@ fn changed_inputs_are_errors_or_have_an_effect_and_never_a_panic() {
             let most = if random.below(40) == 0 { inputs.len() } else { inputs.len() - 3 };
             let mut input = inputs[random.below(most)].clone();
             if at == 1 && random.below(4) == 0 {
-                input = json!({"type": "call", "at": 0, "tool": random.pick(&["lamp", "door"]), "owner": "phone"});
+                let id = random.next() >> 12;
+                input = json!({"type": "call", "atMs": 0, "id": id, "tool": random.pick(&["lamp", "door"]), "to": "phone"});
             }
-            if input.get("at").is_some() {
-                input["at"] = json!(it.now);
+            if input.get("atMs").is_some() {
+                input["atMs"] = json!(it.now);
             }
             for _ in 0..random.below(3) {
                 change(&mut input, random);
             }
             // Time that has gone on does not go back.
-            if input.get("at").is_some() && random.below(50) > 0 {
-                input["at"] = json!(it.now);
+            if input.get("atMs").is_some() && random.below(50) > 0 {
+                input["atMs"] = json!(it.now);
             }
             let mut text = input.to_string();
             if random.below(10) == 0 {
@@ -350,7 +359,7 @@ fn changed_inputs_are_errors_or_have_an_effect_and_never_a_panic() {
         }
     }
     assert!(accepted > 5_000 && malformed > 5_000, "{accepted} {malformed}");
-    for kind in ["transmit", "execute", "ask", "abort", "settled", "event"] {
+    for kind in ["transmit", "execute", "ask", "abort", "progress", "result", "event"] {
         assert!(outputs.get(kind).is_some_and(|count| *count > 25), "{kind}: {outputs:?}");
     }
 }
@@ -358,10 +367,10 @@ fn changed_inputs_are_errors_or_have_an_effect_and_never_a_panic() {
 #[test]
 fn changed_first_input_is_an_error_or_makes_a_session() {
     let create = json!({
-        "type": "create", "at": 5.5, "role": "client", "local": participant("phone", "client"), "seed": "ab".repeat(32),
+        "type": "create", "atMs": 5.5, "role": "client", "local": participant("phone", "client"), "seed": "ab".repeat(32),
         "config": {
-            "room": "r", "pins": [{"tool": "lamp", "owner": "phone"}], "times": {"grace": 100}, "caps": {"count": 3},
-            "version": "me/1", "admit": ["a"], "max_packet": 900,
+            "room": "r", "pins": [{"tool": "lamp", "owner": "phone"}], "times": {"graceMs": 100}, "caps": {"count": 3},
+            "version": "me/1", "admit": ["a"], "maxPacket": 900,
         },
     });
     let random = &mut Random(1);
@@ -375,7 +384,7 @@ fn changed_first_input_is_an_error_or_makes_a_session() {
         }
         match JsonSession::create(&text) {
             Ok(mut session) => {
-                session.handle(r#"{"type":"timeout","at":9}"#, None).unwrap();
+                session.handle(r#"{"type":"timeout","atMs":9}"#, None).unwrap();
                 while session.next_output().is_some() {}
                 created += 1;
             }

@@ -20,18 +20,18 @@ export function calls(Session, count, now) {
     sid: `PA_${identity}`,
     kind: role === 'assistant' ? 'agent' : 'standard',
     attributes: { 'toolbridge.role': role },
-    can_update_metadata: false,
+    canUpdateMetadata: false,
   });
   const pass = (name, input, bytes) => {
     const { session } = ends[name];
-    session.handle(JSON.stringify({ at, ...input }), bytes);
+    session.handle(JSON.stringify({ atMs: at, ...input }), bytes);
     for (let text = session.nextOutput(); text !== undefined; text = session.nextOutput()) {
       const output = JSON.parse(text);
       if (output.type === 'transmit') {
         queue.push({ from: name, to: output.to, lane: output.lane, topic: output.topic, bytes: session.takeBytes() });
       } else if (output.type === 'execute') {
         jobs.push({ name, key: output.key });
-      } else if (output.type === 'settled') {
+      } else if (output.type === 'result') {
         if (output.error !== undefined) throw new Error(text);
         settled += 1;
       }
@@ -73,7 +73,7 @@ export function calls(Session, count, now) {
 
   for (const [identity, role] of [['agent', 'assistant'], ['phone', 'client']]) {
     const config = { lossy: true, streams: true };
-    const create = { type: 'create', at, role, local: who(identity, role), seed: (role === 'client' ? '1' : '2').repeat(64), config };
+    const create = { type: 'create', atMs: at, role, local: who(identity, role), seed: (role === 'client' ? '1' : '2').repeat(64), config };
     ends[identity] = { session: Session.create(JSON.stringify(create)) };
     pass(identity, { type: 'listen', events: ['closed'] });
   }
@@ -88,7 +88,7 @@ export function calls(Session, count, now) {
   for (let n = 0; n < count; n += 1) {
     elapse(INTERVAL);
     const begun = now();
-    pass('agent', { type: 'call', tool: 'echo', owner: 'phone', arguments: { data } });
+    pass('agent', { type: 'call', id: n, tool: 'echo', to: 'phone', arguments: { data } });
     work();
     each.push(now() - begun);
     if (settled !== n + 1) throw new Error(`call ${n} has no result`);

@@ -32,7 +32,7 @@ const tools = {
 const room = new Room();
 const client = new Client(room, { tools, consent: ask });
 client.on('bound', ({ assistant }) => page.assistant(assistant));
-client.on('settled', ({ tool, outcome, took }) => page.log(`${tool}: ${outcome} after ${Math.round(took)} ms`));
+client.on('settled', ({ tool, outcome, tookMs }) => page.log(`${tool}: ${outcome} after ${Math.round(tookMs)} ms`));
 client.on('closed', () => page.assistant(undefined));
 const { url, token } = await join();
 await room.connect(url, token);

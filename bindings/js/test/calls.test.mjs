@@ -387,13 +387,13 @@ test('first stop of a tool counts, one that has not begun ends at once, and its 
   const alarms = { set: (at, then) => (due.set(at, then), { at }), cancel: (alarm) => alarm && due.delete(alarm.at) };
   const settled = [];
   const reports = { started() {}, progress() {}, settle: (key, outcome) => settled.push([key, outcome.error?.message ?? outcome.value]) };
-  const executor = new Executor(alarms, reports, { running_jobs: 1 }, () => {}, () => {});
+  const executor = new Executor(alarms, reports, { runningJobs: 1 }, () => {}, () => {});
   const never = () => new Promise(() => {});
   executor.tools = new Map([
-    ['deaf', { core: { cancel_grace: 300 }, execute: never }],
-    ['checked', { core: { cancel_grace: 300 }, check: never, execute: never }],
+    ['deaf', { core: { cancelGraceMs: 300 }, execute: never }],
+    ['checked', { core: { cancelGraceMs: 300 }, check: never, execute: never }],
   ]);
-  const execute = (key, name) => executor.execute({ key, call: `c${key}`, caller: 'bot', tool: name, arguments: {}, limit: 5_000 }, Infinity);
+  const execute = (key, name) => executor.execute({ key, call: `c${key}`, caller: 'bot', tool: name, arguments: {}, limitMs: 5_000 }, Infinity);
   execute(1, 'deaf');
   execute(2, 'checked');
   await new Promise(setImmediate);
@@ -408,9 +408,9 @@ test('first stop of a tool counts, one that has not begun ends at once, and its 
   assert.deepEqual(settled[1], [2, 'the call was cancelled']);
   const other = new Executor(alarms, reports, {}, () => {}, () => {});
   const checked = later();
-  other.tools = new Map([['own', { core: { timeout: 50 }, check: () => checked.promise, execute: never }]]);
+  other.tools = new Map([['own', { core: { timeoutMs: 50 }, check: () => checked.promise, execute: never }]]);
   due.clear();
-  other.execute({ key: 3, call: 'c3', caller: 'bot', tool: 'own', arguments: {}, limit: 5_000 }, Infinity);
+  other.execute({ key: 3, call: 'c3', caller: 'bot', tool: 'own', arguments: {}, limitMs: 5_000 }, Infinity);
   await new Promise(setImmediate);
   assert.deepEqual([...due.keys()], [Infinity]);
   checked.resolve({});
@@ -570,7 +570,7 @@ test('64 calls run at once, and further ones wait', async (t) => {
       running -= 1;
     },
   });
-  const caps = { open_per_peer: 80, calls_per_second: 1_000 };
+  const caps = { openPerPeer: 80, callsPerSecond: 1_000 };
   const { bot } = await connected(t, { work }, { assistant: { caps }, client: { caps } });
   const all = later();
   let delivered = 0;
@@ -642,7 +642,7 @@ test('client that closes ends calls that have not started as busy', async (t) =>
     },
     {
       client: {
-        caps: { running_jobs: 2 },
+        caps: { runningJobs: 2 },
         consent: () => {
           asked.resolve();
           return new Promise(() => {});

@@ -44,7 +44,7 @@ test('time limits and signals hold while the room connects', async (t) => {
   const { phone, agent, bot } = ends(t);
   agent.state = 'connecting';
   const late = await bot.call('echo', {}, { timeout: 30 }).catch((error) => error);
-  assert.ok(late instanceof CallTimeout && late.mayHaveRun === false && late.limit === 30, String(late));
+  assert.ok(late instanceof CallTimeout && late.mayHaveRun === false && late.limitMs === 30, String(late));
   assert.match(late.message, /not connected within 30 ms; nothing ran/);
   await assert.rejects(bot.ready('phone', { timeout: 30 }), (error) => error instanceof NotReady && /the room is not connected; waited 30 ms/.test(error.message));
   const stop = new AbortController();
@@ -112,7 +112,7 @@ test('permission that changes without an event is seen at the next packet', asyn
   assert.equal(app.assistant, 'agent');
   agent.details.canUpdateMetadata = true; // no event
   await assert.rejects(bot.call('echo', {}, { timeout: 300 }));
-  assert.equal(app.participants().find(({ identity }) => identity === 'agent').can_update_metadata, true);
+  assert.equal(app.participants().find(({ identity }) => identity === 'agent').canUpdateMetadata, true);
 });
 
 for (const tellsAnnounced of [true, false]) {

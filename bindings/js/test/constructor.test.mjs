@@ -72,11 +72,11 @@ test('limits of a call that cannot be are refused in milliseconds', async () => 
 
 test('options of constructors that have a wrong value are refused', () => {
   for (const [options, text] of [
-    [{ times: { grace: '5' } }, /`times.grace` is "5"/],
+    [{ times: { graceMs: '5' } }, /`times.graceMs` is "5"/],
     [{ times: { gracePeriod: 5 } }, /`times`: there is no option "gracePeriod"/],
-    [{ caps: { runningJobs: 1 } }, /`caps`: there is no option "runningJobs" \(did you mean "running_jobs"\?\)/],
-    [{ caps: { running_jobs: 'many' } }, /`caps.running_jobs` must be a whole number of 0 or more, not string/],
-    [{ caps: { running_jobs: -1 } }, /`caps.running_jobs` must be a whole number of 0 or more, not -1/],
+    [{ caps: { running_jobs: 1 } }, /`caps`: there is no option "running_jobs" \(did you mean "runningJobs"\?\)/],
+    [{ caps: { runningJobs: 'many' } }, /`caps.runningJobs` must be a whole number of 0 or more, not string/],
+    [{ caps: { runningJobs: -1 } }, /`caps.runningJobs` must be a whole number of 0 or more, not -1/],
     [{ version: 1 }, /`version` must be a text, not 1/],
     [{ fastLane: 'no' }, /`fastLane` must be true or false, not string/],
     [{ consent: 'yes' }, /`consent` must be a function, not string/],
@@ -93,7 +93,7 @@ test('options of constructors that have a wrong value are refused', () => {
   ]) {
     assert.throws(() => new Assistant(port(), options), (error) => error instanceof TypeError && text.test(error.message), String(text));
   }
-  new Client(port(), { times: { grace: undefined, owner_wait: 0 }, caps: { running_jobs: undefined, count: 0 }, version: undefined });
+  new Client(port(), { times: { graceMs: undefined, ownerWaitMs: 0 }, caps: { runningJobs: undefined, count: 0 }, version: undefined });
 });
 
 test('failed constructor leaves the room free', () => {

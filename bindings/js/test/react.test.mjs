@@ -100,7 +100,7 @@ test('options of a first rendering that are wrong are an error until they are ri
     const { bot, render, shown } = globalThis;
     render(1, 'x', 'count', { times: { gracePeriod: 1 } });
     const text = await shown('error');
-    render(2, 'x', 'count', { times: { grace: 5_000 } });
+    render(2, 'x', 'count', { times: { graceMs: 5_000 } });
     await shown('agent 2');
     return { text, value: await bot.call('count') };
   });

@@ -1,6 +1,7 @@
 import type { AnyRoom } from './adapters.js';
 import type { CoreCallError, LoadCore, ProgressStatus } from './core.js';
-import { callError, closedError, type CallError } from './errors.js';
+import type { CallError } from './vocabulary.js';
+import { callError, closedError } from './errors.js';
 import { runSafely } from './events.js';
 import { isObject, toJsonText, type Json, type JsonObject } from './json.js';
 import { describeOffers, describeTool, expectDone, Participant, type OfferedTool, type ParticipantOptions, type ToolDescription } from './participant.js';
@@ -83,11 +84,14 @@ export interface Late {
   readonly value?: Json;
   readonly error?: CallError;
   /** How long it took, in milliseconds. */
-  readonly took: number;
+  readonly tookMs: number;
 }
 
 /** A participant that calls the tools of the clients in its room. */
 export class AssistantBase extends Participant {
+  /** How many turns there were. */
+  #turns = 0;
+
   /** @internal */
   constructor(room: AnyRoom, options: AssistantOptions, load: LoadCore) {
     checkNames('Assistant', options, ASSISTANT_OPTIONS);
@@ -105,7 +109,7 @@ export class AssistantBase extends Participant {
         ...(chooser && { choose: (candidates, tool) => chooser(candidates.map(({ identity }) => identity), tool) }),
         config: fields({
           admit: clients,
-          admit_only_roles: admitOnlyRoles ?? (admit === undefined ? undefined : true),
+          admitOnlyRoles: admitOnlyRoles ?? (admit === undefined ? undefined : true),
           pins,
           choose: chooser ? 'ask' : choose === 'lastHeard' ? 'last_heard' : (choose as string | undefined),
         }),
@@ -126,9 +130,7 @@ export class AssistantBase extends Participant {
 
   /** Begins a turn: one reply of the model, whose calls end together when the user interrupts. */
   turn(): Turn {
-    const reply = this.driver.input({ type: 'turn_begin' });
-    if (reply?.type !== 'turn') throw closedError('this participant is not in the room', false);
-    const { turn } = reply;
+    const turn = ++this.#turns; // the core begins it with its first call
     return new Turn(
       (tool, args = {}, options = {}) => this.#call(tool, args, options, turn),
       (type) => void this.driver.input({ type, turn }),
@@ -152,10 +154,10 @@ export class AssistantBase extends Participant {
   lateResults(): Late[] {
     const reply = this.driver.query({ type: 'late_results' });
     if (reply?.type !== 'late_results') return [];
-    return reply.results.map(({ call, tool, owner, value, error, took }) => ({
+    return reply.results.map(({ call, tool, owner, value, error, tookMs }) => ({
       call,
       tool,
-      took,
+      tookMs,
       ...fields({ owner, value, error: error === undefined ? undefined : callError(error) }),
     }));
   }
@@ -277,11 +279,8 @@ export class AssistantBase extends Participant {
         signal?.removeEventListener('abort', aborted);
         then();
       };
-      let key: number | undefined;
-      const aborted = () => {
-        if (key !== undefined) driver.input({ type: 'cancel', key }); // it settles the call
-      };
-      const begun = driver.call({ type: 'call', tool, ...fields({ owner: to, timeout: left, owner_wait: ownerWait, turn }) }, raw, {
+      const aborted = () => driver.input({ type: 'cancel', id }); // it settles the call
+      const id = driver.call({ tool, ...fields({ to, timeoutMs: left, ownerWaitMs: ownerWait, turn }) }, raw, {
         settled: (result) => {
           if (isSettled) return;
           settle(() => ('error' in result ? reject(callError(result.error)) : resolve(objectOf(result.value))));
@@ -294,8 +293,6 @@ export class AssistantBase extends Participant {
           if (onProgress !== undefined) runSafely(onProgress, { status, ...fields({ message, content }) }, `onProgress of "${tool}"`);
         },
       });
-      if ('kind' in begun) return settle(() => reject(callError(begun)));
-      key = begun.key;
       if (!isSettled) signal?.addEventListener('abort', aborted);
     });
   }
@@ -329,12 +326,12 @@ export class Turn {
 }
 
 /** The call's signal was aborted before it began. */
-const NEVER_BEGUN = { kind: 'cancelled', code: 'cancelled', message: 'the call was cancelled before it began; nothing ran', may_have_run: false } as const;
+const NEVER_BEGUN = { kind: 'cancelled', code: 'cancelled', message: 'the call was cancelled before it began; nothing ran', mayHaveRun: false } as const;
 
 /** The room was not connected within the time limit of a call. */
 function notConnected(limit: number): CoreCallError {
   const message = `the room was not connected within ${limit} ms; nothing ran`;
-  return { kind: 'timeout', code: 'timeout', message, may_have_run: false, limit };
+  return { kind: 'timeout', code: 'timeout', message, mayHaveRun: false, limitMs: limit };
 }
 
 /** Results are objects on the wire. */

@@ -1,8 +1,8 @@
 /** Drives one participant of toolbridge in a room: its sessions of the core, one after the other, and what they need. */
 import { Alarms } from './alarms.js';
-import type { CloseReason, CoreCallError, CoreClass, CoreEvent, CoreParticipant, CoreTool, LoadCore, Output, Reply, Select, Transmit } from './core.js';
+import type { CloseReason, CoreClass, CoreEvent, ReportedParticipant, CoreTool, LoadCore, Output, OwnProgress, Reply, Select, Transmit } from './core.js';
 import { textOf } from './core-errors.js';
-import { CORE_EVENTS, eventName, type Emitter, type Events } from './events.js';
+import { eventName, NAMES_OF_THE_CORE, type Emitter } from './events.js';
 import { Executor } from './executor.js';
 import { Inbox } from './inbox.js';
 import { JobReports } from './job-reports.js';
@@ -142,8 +142,8 @@ export class Driver {
     await new Promise<void>((resolve, reject) => this.#starting.add({ resolve, reject }));
   }
 
-  /** Makes a call. `raw` has the fields that are JSON texts. */
-  call(fields: object, raw: RawFields, call: OpenCall): { readonly key: number; readonly call: string } | CoreCallError {
+  /** Makes a call, and returns its name. `raw` has the fields that are JSON texts. */
+  call(fields: object, raw: RawFields, call: OpenCall): number {
     if (call.wantsProgress && !this.#wantsProgress) {
       this.#wantsProgress = true;
       this.#listen();
@@ -205,7 +205,7 @@ export class Driver {
     if (port.state !== 'connected') return;
     const { role, consent, config } = this.#options;
     const local = port.local();
-    const room = { lossy: true, streams: true, room: port.name, overhead: port.overhead, consent_available: consent !== undefined };
+    const room = { lossy: true, streams: true, room: port.name, overhead: port.overhead, consentAvailable: consent !== undefined };
     this.#queue.beginReports();
     this.#view.begin(local);
     try {
@@ -230,14 +230,14 @@ export class Driver {
 
   /** Names the core's events that are needed: each of the others would be written and read for nothing, at each call. */
   #listen(): void {
-    const events = CORE_EVENTS.filter((event) => this.#emitter.wants(event) || (event === 'progress' && this.#wantsProgress));
+    const events = NAMES_OF_THE_CORE.filter((event) => this.#emitter.wants(event) || (event === 'progress' && this.#wantsProgress));
     this.#runner.passOnly({ type: 'listen', events: [...events, 'closed'] });
   }
 
   #offer(): void {
     if (this.#tools.length === 0 && this.#options.role === 'assistant') return;
     const reply = this.#runner.pass({ type: 'offer', tools: this.#tools, partial: true });
-    if (reply?.type === 'offered' && reply.left_out.length > 0) this.#emitter.emit('leftOut', { tools: reply.left_out });
+    if (reply?.type === 'offered' && reply.leftOut.length > 0) this.#emitter.emit('leftOut', { tools: reply.leftOut });
   }
 
   #carryOut(output: Output): void {
@@ -245,7 +245,7 @@ export class Driver {
       case 'transmit':
         return this.#transmit(output);
       case 'execute':
-        return this.#executor.execute(output, this.#runner.performanceTime(output.deadline));
+        return this.#executor.execute(output, this.#runner.performanceTime(output.endsAtMs));
       case 'ask':
         return void this.#questions.ask(output);
       case 'select':
@@ -253,7 +253,9 @@ export class Driver {
       case 'abort':
         this.#questions.withdraw(output.key, output.reason);
         return this.#executor.abort(output.key, output.reason);
-      case 'settled':
+      case 'progress':
+        return this.#progress(output);
+      case 'result':
         return this.#calls.settled(output);
       case 'event':
         return this.#event(output);
@@ -288,9 +290,14 @@ export class Driver {
       this.#closed = rest['reason'] as unknown as CloseReason; // reported when everything is closed
       return;
     }
-    if (event === 'progress') this.#calls.progress(rest as unknown as Events['progress']);
     const name = eventName(event);
     if (name !== undefined) this.#emitter.emit(name, rest as never);
+  }
+
+  #progress(progress: OwnProgress): void {
+    this.#calls.progress(progress);
+    const { type: _, id, ...event } = progress;
+    this.#emitter.emit('progress', event);
   }
 
   #disconnected(reason: CloseReason): void {
@@ -355,8 +362,8 @@ export class Driver {
 }
 
 /** Returns whether clients may take it for an assistant. A role wins over the kind. */
-function mayBeAssistant(who: CoreParticipant): boolean {
+function mayBeAssistant(who: ReportedParticipant): boolean {
   const role = who.attributes['toolbridge.role'];
   if (who.kind === 'agent') return role === undefined || role === 'assistant';
-  return role === 'assistant' && !who.can_update_metadata;
+  return role === 'assistant' && !who.canUpdateMetadata;
 }

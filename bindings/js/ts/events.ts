@@ -1,54 +1,13 @@
-import type { CloseReason, CoreParticipant, Peer, ProgressStatus } from './core.js';
-import type { Json } from './json.js';
+import type { CloseReason, CoreEvents, LeftOut } from './core.js';
 import { unknown } from './options.js';
+import { CORE_EVENTS } from './vocabulary.js';
 
-/** What happens in a room, by the names for `on`. Times are in milliseconds. */
-export interface Events {
+/** What happens in a room, by the names for `on`. */
+export interface Events extends CoreEvents {
   /** A session has begun: the room is connected, and the core is loaded. */
   connected: { readonly identity: string; readonly room: string };
-  joined: { readonly participant: CoreParticipant };
-  left: { readonly peer: Peer };
-  /** The tools of a participant have changed. */
-  toolsChanged: { readonly owner: string };
-  /** A client is bound to this assistant, or to none. */
-  bound: { readonly assistant?: string };
-  ambiguousAssistant: { readonly candidates: readonly string[] };
-  /** The assistant has this client's tools. */
-  registered: { readonly by: string; readonly tools: number; readonly refused?: Json };
-  /** A client's tools reach nobody. The message says what to do, and names the grant that a token lacks. */
-  unaccepted: { readonly why: 'refused' | 'no_assistant' | 'not_assistant'; readonly by?: string; readonly message: string };
-  /** A client is not admitted. The message says what to do, and names the grant that its token lacks. */
-  notAdmitted: { readonly client: string; readonly message: string };
-  /** The local token does not allow sending data (`canPublishData`). */
-  notAllowed: Record<never, never>;
-  connection: { readonly state: 'connected' | 'reconnecting' };
-  requested: { readonly call: string; readonly tool: string; readonly execution: string; readonly owner: string; readonly by: string };
-  delivered: { readonly call: string; readonly owner: string };
-  progress: {
-    readonly key?: number;
-    readonly call: string;
-    readonly status: ProgressStatus;
-    readonly message?: string;
-    readonly content?: Json;
-  };
-  settled: {
-    readonly call: string;
-    readonly tool: string;
-    readonly execution: string;
-    readonly owner?: string;
-    /** `ok`, or the code of an error. */
-    readonly outcome: string;
-    readonly took: number;
-  };
-  /** A tool threw something that is not a `ToolError`. The caller does not see the cause. */
-  toolFailed: { readonly call: string; readonly tool: string; readonly cause: string };
-  peerError: { readonly by: string; readonly code: number; readonly message: string; readonly recoverable: boolean };
-  violation: { readonly by?: string; readonly what: string; readonly times: number };
-  view: { readonly by: string; readonly view: string; readonly content: Json; readonly text?: string };
-  lateResult: { readonly call: string; readonly tool: string; readonly owner?: string; readonly outcome: string };
-  consentVoid: { readonly tool: string; readonly caller: string };
   /** The tools that the core refuses, and why. The others are offered. */
-  leftOut: { readonly tools: readonly { readonly tool?: string; readonly why: string }[] };
+  leftOut: { readonly tools: readonly LeftOut[] };
   /** The session has ended. It begins again if the room is connected again. */
   closed: { readonly reason: CloseReason };
   /** Something is wrong that does not end the session. */
@@ -59,40 +18,16 @@ export interface Events {
 
 export type EventName = keyof Events;
 
-/** The core's events that are passed on. */
-const OF_THE_CORE = [
-  'joined',
-  'left',
-  'toolsChanged',
-  'bound',
-  'ambiguousAssistant',
-  'registered',
-  'unaccepted',
-  'notAdmitted',
-  'notAllowed',
-  'connection',
-  'requested',
-  'delivered',
-  'progress',
-  'settled',
-  'toolFailed',
-  'peerError',
-  'violation',
-  'view',
-  'lateResult',
-  'consentVoid',
-] as const;
-
 /** All events. */
-const ALL: readonly EventName[] = [...OF_THE_CORE, 'connected', 'leftOut', 'closed', 'warning', 'error'];
+const ALL: readonly EventName[] = [...CORE_EVENTS, 'connected', 'leftOut', 'closed', 'warning', 'error'];
 
 /** The names of the core's events that are passed on. */
 const NAMES: ReadonlyMap<string, EventName> = new Map(
-  OF_THE_CORE.map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
+  CORE_EVENTS.map((name) => [name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), name]),
 );
 
 /** The core's own names of its events. */
-export const CORE_EVENTS: readonly string[] = [...NAMES.keys()];
+export const NAMES_OF_THE_CORE: readonly string[] = [...NAMES.keys()];
 
 /** Returns the name of one of the core's events. */
 export function eventName(event: string): EventName | undefined {
@@ -125,7 +60,7 @@ export class Emitter {
     const listeners = this.#listeners.get(name) ?? new Set();
     this.#listeners.set(name, listeners);
     listeners.add(own);
-    const isOfTheCore = (OF_THE_CORE as readonly string[]).includes(name);
+    const isOfTheCore = (CORE_EVENTS as readonly string[]).includes(name);
     if (isOfTheCore && listeners.size === 1) this.wantedChanged();
     return () => {
       if (listeners.delete(own) && isOfTheCore && listeners.size === 0) this.wantedChanged();
@@ -174,7 +109,6 @@ function inWords(name: EventName, event: Events[EventName]): string {
   const { message, error } = event as Readonly<Record<string, unknown>>;
   if (typeof message === 'string') return message;
   if (error instanceof Error) return error.message;
-  if (name === 'notAllowed') return 'the local token does not allow sending data (canPublishData)';
   if (name === 'leftOut') {
     const { tools } = event as Events['leftOut'];
     return `not offered: ${tools.map(({ tool, why }) => `${tool ?? 'tools'}: ${why}`).join('; ')}`;

@@ -95,8 +95,8 @@ export class Executor {
     this.#reports = reports;
     this.#warn = warn;
     this.#threw = threw;
-    this.#mostRunning = caps['running_jobs'] ?? RUNNING;
-    this.#mostWaiting = caps['waiting_jobs'] ?? WAITING;
+    this.#mostRunning = caps['runningJobs'] ?? RUNNING;
+    this.#mostWaiting = caps['waitingJobs'] ?? WAITING;
   }
 
   /** Checks arguments before a person is asked. Returns why they are refused. */
@@ -207,9 +207,9 @@ export class Executor {
     if (job.isSettled || controller.signal.aborted) return this.#settle(job, { error: CANCELLED });
     job.isStarted = true;
     // The tool's own limit is of one run.
-    const own = tool.core.timeout;
+    const own = tool.core.timeoutMs;
     const ownEnd = own === undefined ? Infinity : performance.now() + own;
-    const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limit, job.deadline];
+    const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limitMs, job.deadline];
     endsAt(end, { code: 'timeout', message: `the tool took longer than its limit of ${limit} ms` });
     this.#reports.started(key);
     const context: ToolContext = {
@@ -250,7 +250,7 @@ export class Executor {
    */
   #stop(job: Job, reason: StopReason, then: () => void): void {
     if (job.controller.signal.aborted) return;
-    const grace = job.tool.core.cancel_grace ?? DEFAULT_CANCEL_GRACE;
+    const grace = job.tool.core.cancelGraceMs ?? DEFAULT_CANCEL_GRACE;
     this.#setAlarm(job, performance.now() + grace, () => {
       then();
       this.#end(job);
@@ -282,12 +282,12 @@ const WAIT_MARGIN = 500;
 
 /** Until when a call must have started. Of a short limit, a quarter is left. */
 function startsBy({ deadline, execute }: Job): number {
-  return deadline - Math.min(WAIT_MARGIN, execute.limit / 4);
+  return deadline - Math.min(WAIT_MARGIN, execute.limitMs / 4);
 }
 
 /** Not `timeout`, which leaves open whether the tool ran. */
 function notStarted({ execute }: Job): Failure {
-  return { code: 'busy', message: `the call had no place to run within its limit of ${execute.limit} ms; nothing ran` };
+  return { code: 'busy', message: `the call had no place to run within its limit of ${execute.limitMs} ms; nothing ran` };
 }
 
 const LEAVING: Failure = { code: 'busy', message: 'the participant is leaving; nothing ran' };

@@ -2,7 +2,7 @@
 export type { AnyRoom } from './adapters.js';
 export { NotReady, Turn, type AssistantOptions, type CallOptions, type Choose, type Late, type Progress, type ReadyOptions } from './assistant.js';
 export type { ClientOptions } from './client.js';
-export type { CallErrorKind, CloseReason, CoreParticipant as RoomParticipant, ProgressStatus, StopReason } from './core.js';
+export type { CallErrorKind, CloseReason, CoreParticipant as RoomParticipant, ProgressStatus, ReportedParticipant, StopReason } from './core.js';
 export {
   Ambiguous,
   Busy,
@@ -17,14 +17,14 @@ export {
   NotAllowed,
   NotBound,
   NotDelivered,
-  ToolError,
   ToolFailed,
   TooLarge,
   TooManyEqual,
   TooManyOpen,
   TurnOver,
   UnknownTool,
-} from './errors.js';
+} from './vocabulary.js';
+export { ToolError } from './errors.js';
 export type { EventName, Events } from './events.js';
 export { Stopped } from './executor.js';
 export type { Json, JsonObject } from './json.js';

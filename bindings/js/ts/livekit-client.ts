@@ -1,5 +1,5 @@
 /** The room of `livekit-client`, in browsers and React Native. */
-import type { CoreParticipant } from './core.js';
+import type { ReportedParticipant } from './core.js';
 import { closeReason, participantKind, STREAM_TOPIC, type Destination, type PortEvents, type RoomState } from './room-port.js';
 import {
   ENCRYPTION_OVERHEAD,
@@ -109,7 +109,7 @@ export class LiveKitClientPort extends SdkPort<LiveKitClientRoom, LiveKitClientP
     return this.room.options.encryption !== undefined && this.room.options.encryption !== null;
   }
 
-  local(): CoreParticipant {
+  local(): ReportedParticipant {
     return this.describe(this.room.localParticipant);
   }
 
@@ -202,14 +202,14 @@ export class LiveKitClientPort extends SdkPort<LiveKitClientRoom, LiveKitClientP
   }
 
   /** Permissions are unknown for a moment after a participant has connected: its attributes are not trusted then. */
-  protected describe(who: LiveKitClientParticipant): CoreParticipant {
+  protected describe(who: LiveKitClientParticipant): ReportedParticipant {
     return {
       identity: who.identity,
       sid: who.sid,
       kind: participantKind(who.kind),
       attributes: who.attributes,
-      can_update_metadata: who.permissions?.canUpdateMetadata ?? true,
-      can_publish_data: who.permissions?.canPublishData ?? true,
+      canUpdateMetadata: who.permissions?.canUpdateMetadata ?? true,
+      canPublishData: who.permissions?.canPublishData ?? true,
     };
   }
 }

@@ -1,6 +1,5 @@
 /** The calls of this participant that have no outcome yet. */
-import type { CoreCallError, Settled } from './core.js';
-import type { Events } from './events.js';
+import type { CoreCallError, OwnProgress, Result } from './core.js';
 import type { Json } from './json.js';
 import type { RawFields, SessionRunner } from './session-runner.js';
 
@@ -9,7 +8,7 @@ export interface OpenCall {
   /** Whether `progress` does anything. */
   readonly wantsProgress: boolean;
   settled(result: { readonly value: Json } | { readonly error: CoreCallError }): void;
-  progress(event: Events['progress']): void;
+  progress(progress: OwnProgress): void;
   /** The session ended otherwise than by its own outputs. */
   lost(message: string): void;
 }
@@ -17,29 +16,33 @@ export interface OpenCall {
 export class OpenCalls {
   readonly #runner: SessionRunner;
   readonly #calls = new Map<number, OpenCall>();
+  #last = 0;
 
   constructor(runner: SessionRunner) {
     this.#runner = runner;
   }
 
-  /** Makes a call. `raw` has the fields that are JSON texts. */
-  begin(fields: object, raw: RawFields, call: OpenCall): { readonly key: number; readonly call: string } | CoreCallError {
-    if (!this.#runner.isOpen) return CLOSED;
-    const reply = this.#runner.handle({ type: 'call', ...fields }, raw);
-    if (reply?.type === 'called') this.#calls.set(reply.key, call); // before the outputs, which may settle it
+  /** Makes a call, and returns its name. `raw` has the fields that are JSON texts. @throws Error if they are malformed. */
+  begin(fields: object, raw: RawFields, call: OpenCall): number {
+    const id = ++this.#last;
+    if (!this.#runner.isOpen) {
+      call.settled({ error: CLOSED });
+      return id;
+    }
+    this.#runner.handle({ type: 'call', id, ...fields }, raw);
+    this.#calls.set(id, call); // before the outputs, which may settle it
     this.#runner.drain();
-    if (reply?.type === 'called') return reply;
-    return reply?.type === 'refused' ? reply.error : CLOSED;
+    return id;
   }
 
-  settled({ key, value, error }: Settled): void {
-    const call = this.#calls.get(key);
-    this.#calls.delete(key);
+  settled({ id, value, error }: Result): void {
+    const call = this.#calls.get(id);
+    this.#calls.delete(id);
     call?.settled(error === undefined ? { value: value ?? null } : { error });
   }
 
-  progress(event: Events['progress']): void {
-    if (event.key !== undefined) this.#calls.get(event.key)?.progress(event);
+  progress(progress: OwnProgress): void {
+    this.#calls.get(progress.id)?.progress(progress);
   }
 
   /** Ends all calls, because the session has ended. */
@@ -54,5 +57,5 @@ const CLOSED: CoreCallError = {
   kind: 'closed',
   code: 'closed',
   message: 'this participant is not in the room',
-  may_have_run: false,
+  mayHaveRun: false,
 };

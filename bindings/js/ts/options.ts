@@ -1,5 +1,6 @@
 /** Checks what an application passes, before anything has changed. Each error names the option and what it may be. */
 import { isObject } from './json.js';
+import { CAP_NAMES, TIME_NAMES } from './vocabulary.js';
 
 const TEXTS = ['description', 'title', 'shortTitle', 'source'];
 const FLAGS = ['destructive', 'idempotent', 'readOnly', 'openWorld', 'preferClient'];
@@ -22,21 +23,6 @@ const COMMON = ['tools', 'consent', 'version', 'fastLane', 'times', 'caps'];
 export const CLIENT_OPTIONS = [...COMMON, 'assistant'];
 export const ASSISTANT_OPTIONS = [...COMMON, 'clients', 'admit', 'admitOnlyRoles', 'allowStop', 'pins', 'choose'];
 export const CALL_OPTIONS = ['to', 'timeout', 'ownerWait', 'signal', 'onProgress', 'meta'];
-
-/** The times of a participant, in milliseconds. */
-const TIME_NAMES = [
-  'call', 'longest_call', 'owner_wait', 'grace', 'heartbeat', 'memory', 'hold', 'silence', 'rpc_silence', 'announcement',
-  'stream_idle', 'stream', 'claim', 'denial',
-] as const;
-
-/** The limits of a participant: numbers of things, or of bytes. */
-const CAP_NAMES = [
-  'equal_calls', 'calls_per_second', 'progress_per_second', 'max_packet', 'max_incoming', 'max_frame', 'max_frame_of_others',
-  'streams_per_peer', 'stream_bytes', 'held_frames', 'held_bytes', 'held_frames_of_all', 'retransmit_frames', 'retransmit_bytes',
-  'id_bytes', 'open_per_peer', 'open_calls', 'open_bytes', 'late_results', 'late_bytes', 'call_log', 'table_entries',
-  'table_bytes', 'remembered_peers', 'running_jobs', 'waiting_jobs', 'progress_bytes', 'message_bytes', 'open_questions',
-  'open_prompts', 'count', 'description_bytes', 'schema_bytes', 'registration_bytes',
-] as const;
 
 /** The name of a time of the protocol. */
 export type TimeName = (typeof TIME_NAMES)[number];

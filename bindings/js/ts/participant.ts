@@ -45,7 +45,7 @@ export interface ToolDescription {
   readonly name: string;
   readonly description: string;
   /** The JSON Schema of the arguments. */
-  readonly parameters: NonNullable<CoreTool['schema']>;
+  readonly parameters: NonNullable<CoreTool['inputSchema']>;
   readonly title?: string;
   readonly destructive?: boolean;
   readonly idempotent?: boolean;
@@ -72,7 +72,7 @@ export abstract class Participant {
       this.driver = new Driver(port, this.#emitter, {
         role,
         load,
-        config: { ...config, ...fields({ version, fast_lane: fastLane, times, caps }) },
+        config: { ...config, ...fields({ version, fastLane, times, caps }) },
         caps,
         consent,
         admit,
@@ -127,8 +127,8 @@ export abstract class Participant {
 }
 
 /** @internal */
-export function describeTool({ name, description, schema, title, destructive, idempotent, read_only }: CoreTool): ToolDescription {
-  return { name, description, parameters: schema ?? { type: 'object' }, ...fields({ title, destructive, idempotent, readOnly: read_only }) };
+export function describeTool({ name, description, inputSchema, title, destructive, idempotent, readOnly }: CoreTool): ToolDescription {
+  return { name, description, parameters: inputSchema ?? { type: 'object' }, ...fields({ title, destructive, idempotent, readOnly }) };
 }
 
 /** @internal */

@@ -81,7 +81,7 @@ export class Questions {
         arguments: ask.arguments,
         caller,
         call,
-        deadline: new Date(Date.now() + this.#owner.until(ask.until)),
+        deadline: new Date(Date.now() + this.#owner.until(ask.untilMs)),
         signal,
       });
       return allowed === true;

@@ -1,5 +1,5 @@
 /** What a participant needs of a room: the adapters of both SDKs, and rooms of your own, implement it. */
-import type { CloseReason, CoreParticipant, Peer, StreamHeader } from './core.js';
+import type { CloseReason, ReportedParticipant, Peer, StreamInfo } from './core.js';
 
 export type RoomState = 'disconnected' | 'connecting' | 'connected' | 'reconnecting';
 
@@ -51,19 +51,19 @@ export interface RoomPort {
   /** The bytes by which the SDK makes each packet larger (end-to-end encryption). */
   readonly overhead: number;
   /** The local participant, in its current join. Called only while the room is connected or reconnecting. */
-  local(): CoreParticipant;
+  local(): ReportedParticipant;
   /**
    * Whether the server has described the local participant, and so announced it to the others. `undefined` if the SDK does not
    * tell: the core assumes it after a while, or when a packet arrives.
    */
   isAnnounced(): boolean | undefined;
   /** The other participants in the room. */
-  participants(): readonly CoreParticipant[];
-  participant(identity: string): CoreParticipant | undefined;
+  participants(): readonly ReportedParticipant[];
+  participant(identity: string): ReportedParticipant | undefined;
   /** Publishes a packet. Resolves when the SDK has taken it. Packets of one lane are published one after the other. */
   publish(bytes: Uint8Array, reliable: boolean, to: Destination): Promise<void>;
   /** Sends a byte stream. `isWanted` is asked between its parts: if it returns false, the rest need not be sent. */
-  sendStream(bytes: Uint8Array, header: StreamHeader, to: Destination, isWanted: () => boolean): Promise<void>;
+  sendStream(bytes: Uint8Array, header: StreamInfo, to: Destination, isWanted: () => boolean): Promise<void>;
   /** Reports events until the returned function is called. */
   listen(events: PortEvents): () => void;
   /**
@@ -120,6 +120,6 @@ export function closeReason(reason: number | undefined): CloseReason {
 }
 
 /** The kinds of LiveKit's `ParticipantKind`, which both SDKs share, by their numbers. */
-export function participantKind(kind: number | undefined): CoreParticipant['kind'] {
+export function participantKind(kind: number | undefined): ReportedParticipant['kind'] {
   return kind === undefined || kind === 0 ? 'standard' : kind === 4 ? 'agent' : 'other';
 }

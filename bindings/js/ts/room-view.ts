@@ -1,10 +1,10 @@
 /** Reports the room to the core: the local joins, whether they are connected, and the participants. */
-import type { CoreParticipant } from './core.js';
+import type { ReportedParticipant } from './core.js';
 import { textOf } from './core-errors.js';
 import type { RoomPort } from './room-port.js';
 
 /** A rule about participants. One that throws counts as `false`. */
-export type Rule = (participant: CoreParticipant) => boolean;
+export type Rule = (participant: ReportedParticipant) => boolean;
 
 /** The author's rules. */
 export interface Rules {
@@ -49,7 +49,7 @@ export class RoomView {
   }
 
   /** Forgets what an earlier session knew. The new one is created with this local participant. */
-  begin(local: CoreParticipant): void {
+  begin(local: ReportedParticipant): void {
     this.#isReconnecting = false;
     this.#forget(local);
   }
@@ -154,7 +154,7 @@ export class RoomView {
     this.#owner.restored();
   }
 
-  #forget(local: CoreParticipant): void {
+  #forget(local: ReportedParticipant): void {
     this.#sid = local.sid;
     this.#isAnnounced = false;
     this.#changed.clear();
@@ -163,7 +163,7 @@ export class RoomView {
   }
 
   /** Evaluates the author's rules. */
-  #judge(who: CoreParticipant): CoreParticipant {
+  #judge(who: ReportedParticipant): ReportedParticipant {
     const accepts = (rule: Rule | undefined): boolean => {
       try {
         return rule?.(who) === true;
@@ -173,10 +173,10 @@ export class RoomView {
       }
     };
     const { admit, mayStop } = this.#rules;
-    return { ...who, ...(admit && { admitted: accepts(admit) }), ...(mayStop && { may_stop: accepts(mayStop) }) };
+    return { ...who, ...(admit && { admitted: accepts(admit) }), ...(mayStop && { mayStop: accepts(mayStop) }) };
   }
 }
 
-function entry(who: CoreParticipant): { readonly sid: string; readonly text: string } {
+function entry(who: ReportedParticipant): { readonly sid: string; readonly text: string } {
   return { sid: who.sid, text: JSON.stringify(who) };
 }

@@ -1,5 +1,5 @@
 /** The room of `@livekit/rtc-node`, in Node. */
-import type { CoreParticipant } from './core.js';
+import type { ReportedParticipant } from './core.js';
 import { closeReason, participantKind, STREAM_TOPIC, type Destination, type PortEvents, type RoomState } from './room-port.js';
 import {
   ENCRYPTION_OVERHEAD,
@@ -76,7 +76,7 @@ export class RtcNodePort extends SdkPort<RtcNodeRoom, RtcNodeParticipant, Stream
     return this.room.e2eeManager ? ENCRYPTION_OVERHEAD : 0;
   }
 
-  local(): CoreParticipant {
+  local(): ReportedParticipant {
     return this.describe(this.localParticipant);
   }
 
@@ -155,7 +155,7 @@ export class RtcNodePort extends SdkPort<RtcNodeRoom, RtcNodeParticipant, Stream
   }
 
   /** The SDK does not make permissions public, but keeps them in `info`. Without them attributes are not trusted. */
-  protected describe(who: RtcNodeParticipant): CoreParticipant {
+  protected describe(who: RtcNodeParticipant): ReportedParticipant {
     const info: unknown = Reflect.get(who, 'info');
     const permission: unknown = typeof info === 'object' && info !== null ? Reflect.get(info, 'permission') : undefined;
     const may = (name: string): boolean => {
@@ -167,8 +167,8 @@ export class RtcNodePort extends SdkPort<RtcNodeRoom, RtcNodeParticipant, Stream
       sid: who.sid ?? '',
       kind: participantKind(who.kind),
       attributes: who.attributes,
-      can_update_metadata: may('canUpdateMetadata'),
-      can_publish_data: may('canPublishData'),
+      canUpdateMetadata: may('canUpdateMetadata'),
+      canPublishData: may('canPublishData'),
     };
   }
 }

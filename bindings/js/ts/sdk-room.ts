@@ -1,5 +1,5 @@
 /** What the rooms of livekit-client and `@livekit/rtc-node` have in common. */
-import type { CoreParticipant, StreamHeader } from './core.js';
+import type { ReportedParticipant, StreamInfo } from './core.js';
 import type { Destination, PortEvents, RoomPort, RoomState } from './room-port.js';
 
 /** The part of both SDKs' `Room` that is used. */
@@ -55,25 +55,25 @@ export abstract class SdkPort<Room extends SdkRoom<Participant, Info>, Participa
   abstract readonly state: RoomState;
   abstract readonly name: string;
   abstract readonly overhead: number;
-  abstract local(): CoreParticipant;
+  abstract local(): ReportedParticipant;
   abstract isAnnounced(): boolean | undefined;
   abstract publish(bytes: Uint8Array, reliable: boolean, to: Destination): Promise<void>;
   abstract listen(events: PortEvents): () => void;
 
   /** Describes one of the SDK's participants. */
-  protected abstract describe(who: Participant): CoreParticipant;
+  protected abstract describe(who: Participant): ReportedParticipant;
   protected abstract readonly localParticipant: SdkLocalParticipant;
 
-  participants(): readonly CoreParticipant[] {
+  participants(): readonly ReportedParticipant[] {
     return [...this.room.remoteParticipants.values()].map((who) => this.describe(who));
   }
 
-  participant(identity: string): CoreParticipant | undefined {
+  participant(identity: string): ReportedParticipant | undefined {
     const found = this.room.remoteParticipants.get(identity);
     return found === undefined ? undefined : this.describe(found);
   }
 
-  async sendStream(bytes: Uint8Array, header: StreamHeader, { to }: Destination, isWanted: () => boolean): Promise<void> {
+  async sendStream(bytes: Uint8Array, header: StreamInfo, { to }: Destination, isWanted: () => boolean): Promise<void> {
     const writer = await this.localParticipant.streamBytes({
       streamId: header.id,
       name: 'frame',

@@ -158,7 +158,7 @@ export class SendQueue {
     const { state } = this.#port;
     if (state === 'disconnected') return { why: 'closed' };
     if (state === 'reconnecting') return { why: 'interrupted' };
-    if (!this.#port.local().can_publish_data) return { why: 'not_allowed' };
+    if (!this.#port.local().canPublishData) return { why: 'not_allowed' };
     return { why: 'other', text: error instanceof Error ? error.message : String(error) };
   }
 

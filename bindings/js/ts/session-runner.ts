@@ -49,7 +49,7 @@ export class SessionRunner {
   /** Begins a session now. @throws Error if the fields are malformed. */
   begin(core: CoreClass, fields: object): void {
     this.#zero = performance.now();
-    this.#session = core.create(JSON.stringify({ type: 'create', at: 0, ...fields }));
+    this.#session = core.create(JSON.stringify({ type: 'create', atMs: 0, ...fields }));
   }
 
   /** How long it is until a time of the core, in milliseconds. */
@@ -84,7 +84,7 @@ export class SessionRunner {
   handle(fields: object, raw: RawFields, bytes?: Uint8Array): Reply | undefined {
     const session = this.#session;
     if (session === undefined) return undefined;
-    const text = this.#guard(() => session.handle(joinJson({ ...fields, at: this.#now() }, raw), bytes));
+    const text = this.#guard(() => session.handle(joinJson({ ...fields, atMs: this.#now() }, raw), bytes));
     return text === undefined ? undefined : (JSON.parse(text) as Reply);
   }
 

@@ -50,7 +50,7 @@ export interface ToolOptions<Schema> {
   readonly shortTitle?: string | undefined;
   readonly source?: string | undefined;
   readonly outputSchema?: Json | undefined;
-  readonly meta?: Json | undefined;
+  readonly meta?: JsonObject | undefined;
   /** The tool destroys something. A person is asked before it runs, unless `consent` says otherwise. */
   readonly destructive?: boolean | undefined;
   /** The tool may run twice. */
@@ -149,24 +149,24 @@ function nameTool(name: string, value: Tool): NamedTool {
   const core: CoreTool = {
     name,
     description: options.description,
-    schema,
+    inputSchema: schema,
     ...fields({
       title: options.title,
-      short_title: options.shortTitle,
+      shortTitle: options.shortTitle,
       source: options.source,
-      output_schema: options.outputSchema,
+      outputSchema: options.outputSchema,
       meta: options.meta,
       destructive: options.destructive,
       idempotent: options.idempotent,
-      read_only: options.readOnly,
-      open_world: options.openWorld,
+      readOnly: options.readOnly,
+      openWorld: options.openWorld,
       consent: options.consent,
-      timeout: options.timeout,
-      patience: options.patience,
-      cancel_grace: options.cancelGrace,
+      timeoutMs: options.timeout,
+      patienceMs: options.patience,
+      cancelGraceMs: options.cancelGrace,
       disclose: options.disclose,
-      prefer_client: options.preferClient,
-      barge_in: options.bargeIn,
+      preferClient: options.preferClient,
+      bargeIn: options.bargeIn,
     }),
   };
   return { core, execute, ...(check !== undefined && { check }) };

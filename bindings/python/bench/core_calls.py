@@ -23,14 +23,14 @@ class Room:
 
     def pass_(self, name: str, given: dict[str, Any], data: bytes | None = None) -> None:
         session = self.ends[name]
-        session.handle(json.dumps({"at": self.at, **given}), data)
+        session.handle(json.dumps({"atMs": self.at, **given}), data)
         while (text := session.next_output()) is not None:
             output = json.loads(text)
             if output["type"] == "transmit":
                 self.packets.append((name, output, session.take_bytes()))
             elif output["type"] == "execute":
                 self.jobs.append((name, output["key"]))
-            elif output["type"] == "settled":
+            elif output["type"] == "result":
                 assert "error" not in output, text
                 self.settled += 1
 
@@ -69,14 +69,14 @@ def who(identity: str, role: str) -> dict[str, Any]:
         "sid": f"PA_{identity}",
         "kind": "agent" if role == "assistant" else "standard",
         "attributes": {"toolbridge.role": role},
-        "can_update_metadata": False,
+        "canUpdateMetadata": False,
     }
 
 
 def main() -> None:
     room = Room()
     for identity, role, seed in (("agent", "assistant", "2"), ("phone", "client", "1")):
-        create = {"type": "create", "at": 0, "role": role, "local": who(identity, role), "seed": seed * 64}
+        create = {"type": "create", "atMs": 0, "role": role, "local": who(identity, role), "seed": seed * 64}
         room.ends[identity] = Session.create(json.dumps({**create, "config": {"lossy": True, "streams": True}}))
         room.pass_(identity, {"type": "listen", "events": ["closed"]})
     room.pass_("phone", {"type": "offer", "tools": [{"name": "echo", "description": "x"}]})
@@ -90,7 +90,7 @@ def main() -> None:
     for call in range(CALLS):
         room.elapse(INTERVAL)
         begun = time.perf_counter()
-        room.pass_("agent", {"type": "call", "tool": "echo", "owner": "phone", "arguments": {"data": data}})
+        room.pass_("agent", {"type": "call", "id": call, "tool": "echo", "to": "phone", "arguments": {"data": data}})
         room.work()
         each.append(time.perf_counter() - begun)
         assert room.settled == call + 1, "a call has no result"

@@ -23,7 +23,7 @@ def replay(trace: str) -> int:
         output = session.next_output()
         if output is None:
             due = session.next_deadline()
-            return f'{{"deadline":{"null" if due is None else written(due)}}}'
+            return f'{{"deadlineMs":{"null" if due is None else written(due)}}}'
         data = session.take_bytes()
         if data is None:
             return f'{{"output":{output}}}'

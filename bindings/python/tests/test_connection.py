@@ -56,11 +56,13 @@ async def test_call_before_the_room_is_connected_is_refused() -> None:
     with pytest.raises(Closed) as closed:
         await ends.bot.call("echo")
     assert closed.value.may_have_run is False
+    turn = ends.bot.turn()
     with pytest.raises(Closed):
-        ends.bot.turn()
+        await turn.call("echo")
     assert ends.bot.tools() == [] and ends.bot.participants() == [] and not ends.bot.is_open
     await ends.connect()
     assert await ends.bot.call("echo", {"a": 1}) == {"a": 1}  # in the same step as the connection
+    assert await turn.call("echo") == {}
     await ends.aclose()
 
 

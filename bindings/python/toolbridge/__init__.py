@@ -2,7 +2,10 @@
 
 from ._assistant import Assistant, Late, OfferedTool, Progress, ToolDescription, Turn
 from ._client import Client
-from ._errors import (
+from ._errors import JoinError, NotReady, ToolError
+from ._questions import ConsentRequest
+from ._tool import Tool, ToolContext, tool
+from ._vocabulary import (
     Ambiguous,
     Busy,
     CallError,
@@ -12,13 +15,10 @@ from ._errors import (
     Detached,
     InvalidArguments,
     InvalidLimit,
-    JoinError,
     Lost,
     NotAllowed,
     NotBound,
     NotDelivered,
-    NotReady,
-    ToolError,
     ToolFailed,
     TooLarge,
     TooManyEqual,
@@ -26,8 +26,6 @@ from ._errors import (
     TurnOver,
     UnknownTool,
 )
-from ._questions import ConsentRequest
-from ._tool import Tool, ToolContext, tool
 
 __all__ = [
     "Ambiguous",

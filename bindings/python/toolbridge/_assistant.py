@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ._errors import CallError, NotReady, Refused, call_error, closed_error
+from ._errors import NotReady, call_error, closed_error
 from ._events import Event
 from ._executor import THREADS
 from ._json import JsonObject, present, to_json_text
@@ -18,6 +18,7 @@ from ._record import Record
 from ._room_driver import DriverOptions
 from ._room_view import Rules
 from ._tracing import with_span
+from ._vocabulary import CallError
 
 if TYPE_CHECKING:
     from livekit import rtc
@@ -118,11 +119,12 @@ class Assistant(BaseParticipant):
             **config_of(version, fast_lane, times, caps),
             "admit": list(clients),
             "pins": [{"tool": tool, "owner": owner} for tool, owner in pins.items()],
-            **present(admit_only_roles=only_roles, choose="ask" if callable(choose) else choose),
+            **present(admitOnlyRoles=only_roles, choose="ask" if callable(choose) else choose),
         }
         chooser = choose if callable(choose) else None
         options = DriverOptions("assistant", config, caps, threads, consent, Rules(admit, allow_stop), chooser)
         super().__init__(room, tools, options)
+        self._turns = 0
 
     async def call(
         self,
@@ -152,10 +154,8 @@ class Assistant(BaseParticipant):
     def turn(self) -> Turn:
         """Begins a turn: one reply of the model, whose calls end together when the user interrupts."""
         self._check_loop()
-        reply = self._driver.input({"type": "turn_begin"})
-        if reply is None:
-            raise closed_error("this participant is not in the room", False)
-        return Turn(self, reply["turn"])
+        self._turns += 1
+        return Turn(self, self._turns)  # the core begins it with its first call
 
     def tools(self) -> list[OfferedTool]:
         """The tools that can be called now: those of clients, and this assistant's own."""
@@ -176,7 +176,7 @@ class Assistant(BaseParticipant):
                 late.get("owner"),
                 late.get("value"),
                 call_error(late["error"]) if "error" in late else None,
-                late["took"] / 1000,
+                late["tookMs"] / 1000,
             )
             for late in self._query("late_results", "results", [])
         ]
@@ -277,22 +277,16 @@ class Assistant(BaseParticipant):
             raw["meta"] = to_json_text(_plain(meta), "meta")
         driver = self._driver
         _require_session(driver)
-        call = _Call(self._loop.create_future(), tool, on_progress)
-        limits = present(timeout=milliseconds(timeout), owner_wait=milliseconds(owner_wait))
+        call = _Call(self._loop.create_future(), tool, timeout, on_progress)
+        limits = present(timeoutMs=milliseconds(timeout), ownerWaitMs=milliseconds(owner_wait))
         try:
-            key = driver.call({"tool": tool, **present(owner=to, turn=turn), **limits}, raw, call)
-        except Refused as refused:
-            error = refused.error
-            if error["kind"] == "limit":  # the core's text is in milliseconds
-                most = f"{error['limit'] / 1000:g}"
-                error = {**error, "message": f"`timeout` is {timeout}; it must be a number of seconds from 0.001 to {most}"}
-            raise call_error(error) from None
+            name = driver.call({"tool": tool, **present(to=to, turn=turn), **limits}, raw, call)
         except ValueError as error:
             raise TypeError(str(error)) from None  # the core cannot hold the arguments
         try:
             return await call.done
         except asyncio.CancelledError:
-            driver.input({"type": "cancel", "key": key})
+            driver.input({"type": "cancel", "id": name})
             raise
 
 
@@ -341,8 +335,11 @@ class Turn:
 class _Call:
     """A call that is open."""
 
-    def __init__(self, done: asyncio.Future[JsonObject], tool: str, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, done: asyncio.Future[JsonObject], tool: str, timeout: float | None, on_progress: OnProgress | None
+    ) -> None:
         self.done = done
+        self._timeout = timeout
         self.wants_progress = on_progress is not None
         self._tool = tool
         self._on_progress = on_progress
@@ -351,7 +348,12 @@ class _Call:
         if self.done.done():
             return
         if "error" in result:
-            self.done.set_exception(call_error(result["error"]))
+            error = result["error"]
+            if error["kind"] == "limit":  # the core's text is in milliseconds
+                most = f"{error['limitMs'] / 1000:g}"
+                message = f"`timeout` is {self._timeout}; it must be a number of seconds from 0.001 to {most}"
+                error = {**error, "message": message}
+            self.done.set_exception(call_error(error))
         else:
             value = result.get("value")
             self.done.set_result(value if isinstance(value, dict) else {"value": value})
@@ -384,9 +386,9 @@ def _describe(tool: JsonObject) -> ToolDescription:
     return ToolDescription(
         tool["name"],
         tool["description"],
-        tool.get("schema", {"type": "object"}),
+        tool.get("inputSchema", {"type": "object"}),
         tool.get("title"),
         tool.get("destructive"),
         tool.get("idempotent"),
-        tool.get("read_only"),
+        tool.get("readOnly"),
     )

@@ -49,7 +49,7 @@ class Driver(Protocol):
         ...
 
     def call(self, fields: Mapping[str, Any], raw: Mapping[str, str], call: OpenCall) -> int:
-        """Makes a call, and returns its key. ``raw`` has the fields that are JSON texts. Raises ``Refused``."""
+        """Makes a call, and returns its name. ``raw`` has the fields that are JSON texts."""
         ...
 
     def input(self, fields: Mapping[str, Any], raw: Mapping[str, str] = {}) -> JsonObject | None:

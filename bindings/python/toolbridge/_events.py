@@ -7,41 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from ._options import unknown
+from ._vocabulary import CoreEvent
 
 logger = logging.getLogger("toolbridge")
 
-EventName = Literal[
-    "connected",
-    "joined",
-    "left",
-    "tools_changed",
-    "bound",
-    "ambiguous_assistant",
-    "registered",
-    "unaccepted",
-    "not_admitted",
-    "not_allowed",
-    "connection",
-    "requested",
-    "delivered",
-    "progress",
-    "settled",
-    "tool_failed",
-    "peer_error",
-    "violation",
-    "view",
-    "late_result",
-    "consent_void",
-    "left_out",
-    "closed",
-    "warning",
-    "error",
-]
+EventName = Literal[CoreEvent, "connected", "left_out", "closed", "warning", "error"]
 
 NAMES: frozenset[str] = frozenset(get_args(EventName))
 
-#: The events of the core. The others are this shell's own.
-_OF_THE_CORE = [name for name in get_args(EventName) if name not in ("connected", "left_out", "closed", "warning", "error")]
+_OF_THE_CORE: tuple[str, ...] = get_args(CoreEvent)
 
 Event = Mapping[str, Any]
 Listener = Callable[[Event], object]

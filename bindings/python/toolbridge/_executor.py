@@ -126,7 +126,7 @@ class _Job:
     @property
     def wait_until(self) -> float:
         """Until when it must have started: its caller must still learn that nothing ran. Of a short limit, a quarter is left."""
-        return self.deadline - min(_WAIT_MARGIN, float(self.execute["limit"]) / 4000)
+        return self.deadline - min(_WAIT_MARGIN, float(self.execute["limitMs"]) / 4000)
 
 
 class Executor:
@@ -297,7 +297,7 @@ class Executor:
         def started() -> None:
             job.is_started = True
             # The tool's own limit is of one run: it does not count the wait for a thread.
-            left, limit = job.deadline - loop.time(), execute["limit"]
+            left, limit = job.deadline - loop.time(), execute["limitMs"]
             if tool.timeout is not None and tool.timeout < left:
                 left, limit = tool.timeout, tool.timeout * 1000
                 context.deadline = time_in(left)
@@ -379,7 +379,7 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 def _too_many(job: _Job) -> Failure:
-    limit = job.execute["limit"]
+    limit = job.execute["limitMs"]
     message = f"the call had no place to run within its limit of {limit:g} ms; nothing ran"
     return {"code": "busy", "message": message}  # not `timeout`, which leaves open whether the tool ran
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ._errors import Refused
-from ._events import Event
 from ._json import JsonObject
 from ._session_runner import SessionRunner
 
@@ -18,27 +16,30 @@ class OpenCalls:
     def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner
         self._calls: dict[int, OpenCall] = {}
+        self._last = 0
 
     def begin(self, fields: Mapping[str, object], raw: Mapping[str, str], call: OpenCall) -> int:
-        """Makes a call, and returns its key. ``raw`` has the fields that are JSON texts. Raises ``Refused``."""
-        reply = self._runner.handle({"type": "call", **fields}, raw)
-        if reply is not None and reply["type"] == "called":
-            key = int(reply["key"])
-            self._calls[key] = call  # before the outputs, which may settle it
-            self._runner.drain()
-            return key
+        """Makes a call, and returns its name. ``raw`` has the fields that are JSON texts. Raises ``ValueError`` if they are
+        malformed."""
+        self._last += 1
+        name = self._last
+        if not self._runner.is_open:
+            call.settled({"error": _CLOSED})
+            return name
+        self._runner.handle({"type": "call", "id": name, **fields}, raw)
+        self._calls[name] = call  # before the outputs, which may settle it
         self._runner.drain()
-        raise Refused(_CLOSED if reply is None else reply["error"])
+        return name
 
     def settled(self, output: JsonObject) -> None:
-        call = self._calls.pop(output["key"], None)
+        call = self._calls.pop(output["id"], None)
         if call is not None:
             call.settled(output)
 
-    def progress(self, event: Event) -> None:
-        call = self._calls.get(event["key"]) if "key" in event else None
+    def progress(self, output: JsonObject) -> None:
+        call = self._calls.get(output["id"])
         if call is not None:
-            call.progress(event)
+            call.progress(output)
 
     def lose_all(self, message: str) -> None:
         """Ends all calls, because the session has ended."""
@@ -51,5 +52,5 @@ _CLOSED: JsonObject = {
     "kind": "closed",
     "code": "closed",
     "message": "this participant is not in the room",
-    "may_have_run": False,
+    "mayHaveRun": False,
 }

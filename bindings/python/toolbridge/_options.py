@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import _vocabulary
+
 #: The longest time of the core's inputs, in seconds.
 _LONGEST = 9_007_199_254.0
 
@@ -23,22 +25,6 @@ _OBJECTS = ("schema", "output_schema", "meta")
 _ALL = ("name", "description", "validate", *_TEXTS, *_FLAGS, *_CHOICES, *TIMES, *_OBJECTS)
 
 
-#: The names of times of a participant.
-_TIME_NAMES = (
-    "call", "longest_call", "owner_wait", "grace", "heartbeat", "memory", "hold", "silence", "rpc_silence", "announcement",
-    "stream_idle", "stream", "claim", "denial",
-)  # fmt: skip
-
-#: The names of limits of a participant: numbers of things, or of bytes.
-_CAP_NAMES = (
-    "equal_calls", "calls_per_second", "progress_per_second", "max_packet", "max_incoming", "max_frame", "max_frame_of_others",
-    "streams_per_peer", "stream_bytes", "held_frames", "held_bytes", "held_frames_of_all", "retransmit_frames",
-    "retransmit_bytes", "id_bytes", "open_per_peer", "open_calls", "open_bytes", "late_results", "late_bytes", "call_log",
-    "table_entries", "table_bytes", "remembered_peers", "running_jobs", "waiting_jobs", "progress_bytes", "message_bytes",
-    "open_questions", "open_prompts", "count", "description_bytes", "schema_bytes", "registration_bytes",
-)  # fmt: skip
-
-
 def check_options(**options: Any) -> None:
     """Raises ``TypeError`` or ``ValueError``, which names the option of a client or an assistant that has a wrong value."""
     for name, value in options.items():
@@ -53,7 +39,7 @@ def check_options(**options: Any) -> None:
             _expect(not isinstance(value, (str, bytes)) and isinstance(value, Iterable), where, "a list", value)
         elif name in ("times", "caps", "pins"):
             _expect(isinstance(value, Mapping), where, "a dictionary", value)
-            known = {"times": _TIME_NAMES, "caps": _CAP_NAMES, "pins": tuple(value)}[name]
+            known = {"times": _vocabulary.TIMES, "caps": _vocabulary.CAPS, "pins": tuple(value)}[name]
             for key, item in value.items():
                 if key not in known:
                     raise ValueError(f"{where}: {unknown('option', key, known)}")

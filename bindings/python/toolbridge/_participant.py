@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
+from ._names import participant
 from ._options import check_options, check_plain
 from ._room import Port, check, room_loop
 from ._room_claim import claim, release
 from ._room_driver import DriverOptions, RoomDriver
 from ._tool import name_tools
+from ._vocabulary import CAPS, TIMES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -110,7 +112,7 @@ class BaseParticipant:
 
     def participants(self) -> list[JsonObject]:
         """The participants in the room that toolbridge knows."""
-        return list(self._query("participants", "participants", []))
+        return [participant(who) for who in self._query("participants", "participants", [])]
 
     def stats(self) -> Mapping[str, int]:
         """Counters, such as dropped and repeated frames. Those that are 0 are missing."""
@@ -183,9 +185,9 @@ def config_of(
     if version is not None:
         config["version"] = version
     if fast_lane is not None:
-        config["fast_lane"] = fast_lane
+        config["fastLane"] = fast_lane
     if times:
-        config["times"] = {name: milliseconds(seconds) for name, seconds in times.items()}
+        config["times"] = {TIMES[name]: milliseconds(seconds) for name, seconds in times.items()}
     if caps:
-        config["caps"] = dict(caps)
+        config["caps"] = {CAPS[name]: cap for name, cap in caps.items()}
     return config

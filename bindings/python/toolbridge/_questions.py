@@ -113,5 +113,5 @@ class Questions:
     def _request(self, ask: JsonObject) -> ConsentRequest:
         about = ask["tool"]
         described = {name: about[name] for name in ("name", "description", "title") if name in about}
-        deadline = time_in(self._left(ask["until"]) / 1000)
+        deadline = time_in(self._left(ask["untilMs"]) / 1000)
         return ConsentRequest(ask["text"], described, ask["arguments"], ask["caller"], ask["call"], deadline)

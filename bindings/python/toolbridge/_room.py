@@ -313,8 +313,8 @@ def _describe(who: Any) -> Participant:
         "sid": who.sid,
         "kind": _kind(who.kind),
         "attributes": dict(who.attributes),
-        "can_update_metadata": permission is None or bool(permission.can_update_metadata),
-        "can_publish_data": permission is None or bool(permission.can_publish_data),
+        "canUpdateMetadata": permission is None or bool(permission.can_update_metadata),
+        "canPublishData": permission is None or bool(permission.can_publish_data),
     }
 
 

@@ -13,6 +13,7 @@ from ._executor import THREADS, Executor, Threads, describe
 from ._inbox import Inbox
 from ._job_reports import JobReports
 from ._json import JsonObject, present
+from ._names import in_python
 from ._open_calls import OpenCalls
 from ._questions import Questions
 from ._record import Record
@@ -21,6 +22,7 @@ from ._room_claim import release
 from ._room_view import RoomView, Rules
 from ._session_runner import SessionRunner
 from ._tool import NamedTool
+from ._vocabulary import EVENTS
 
 if TYPE_CHECKING:
     from ._driver import OpenCall
@@ -215,7 +217,7 @@ class RoomDriver:
             "streams": True,
             "room": port.name,
             "overhead": port.overhead,
-            "consent_available": options.consent is not None,
+            "consentAvailable": options.consent is not None,
             **options.config,
         }
         self._queue.begin_reports()
@@ -245,15 +247,15 @@ class RoomDriver:
         if self._offered == "[]" and self._options.role == "assistant":
             return
         reply = self._runner.feed({"type": "offer", "partial": True}, {"tools": self._offered})
-        if reply is not None and reply["left_out"]:
-            self._emitter.emit("left_out", {"tools": reply["left_out"]})
+        if reply is not None and reply["leftOut"]:
+            self._emitter.emit("left_out", {"tools": reply["leftOut"]})
 
     def _carry_out(self, output: JsonObject) -> None:
         kind = output["type"]
         if kind == "transmit":
             self._transmit(output)
         elif kind == "execute":
-            self._executor.execute(output, self._runner.loop_time(output["deadline"]))
+            self._executor.execute(output, self._runner.loop_time(output["endsAtMs"]))
         elif kind == "ask":
             self._questions.ask(output)
         elif kind == "select":
@@ -261,7 +263,9 @@ class RoomDriver:
         elif kind == "abort":
             self._questions.withdraw(output["key"])
             self._executor.abort(output["key"], output["reason"])
-        elif kind == "settled":
+        elif kind == "progress":
+            self._progress(output)
+        elif kind == "result":
             self._calls.settled(output)
         elif kind == "event":
             self._event(output)
@@ -300,14 +304,12 @@ class RoomDriver:
         if name == "closed":
             self._closed = event["reason"]  # reported when everything is closed
             return
-        if name == "progress":
-            self._calls.progress(event)
-        if "took" in event:
-            event["took"] /= 1000
-        if name == "not_allowed":
-            event["message"] = "the local token does not allow sending data (canPublishData)"
         if name in NAMES:
-            self._emitter.emit(cast(EventName, name), event)
+            self._emitter.emit(cast(EventName, name), in_python(event, EVENTS.get(name, {})))
+
+    def _progress(self, output: JsonObject) -> None:
+        self._calls.progress(output)
+        self._emitter.emit("progress", {key: value for key, value in output.items() if key not in ("type", "id")})
 
     # The end.
 
@@ -377,4 +379,4 @@ def _may_be_assistant(who: Mapping[str, Any]) -> bool:
     role = who["attributes"].get("toolbridge.role")
     if who["kind"] == "agent":
         return role in (None, "assistant")
-    return role == "assistant" and not who["can_update_metadata"]
+    return role == "assistant" and not who["canUpdateMetadata"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ._executor import describe
 from ._record import Record
+from ._names import participant
 from ._room import Participant, Port
 from ._session_runner import SessionRunner
 
@@ -152,11 +153,11 @@ class RoomView:
     def _judge(self, who: Participant) -> Participant:
         """Evaluates the author's rules."""
         judged = dict(who)
-        for name, rule in (("admitted", self._rules.admit), ("may_stop", self._rules.may_stop)):
+        for name, rule in (("admitted", self._rules.admit), ("mayStop", self._rules.may_stop)):
             if rule is None:
                 continue
             try:
-                judged[name] = rule(who) is True
+                judged[name] = rule(participant(who)) is True
             except Exception as error:
                 judged[name] = False
                 self._warn(f'the rule for {who["identity"]} raised {describe(error)}; it counts as false')

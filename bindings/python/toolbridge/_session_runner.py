@@ -60,7 +60,7 @@ class SessionRunner:
     def begin(self, fields: Mapping[str, object]) -> None:
         """Begins a session now. Raises ``ValueError`` if the fields are malformed."""
         self._zero = self._loop.time()
-        create = {"type": "create", "at": 0, **fields, "seed": os.urandom(32).hex()}
+        create = {"type": "create", "atMs": 0, **fields, "seed": os.urandom(32).hex()}
         self._session = Session.create(json_text(create))
 
     def left(self, time: float) -> float:
@@ -83,7 +83,7 @@ class SessionRunner:
         """Passes an input that is well-formed JSON without its time, and carries out what follows."""
         session = self._session
         if session is not None:
-            timed = f'{text[:-1]},"at":{self._now()}}}'
+            timed = f'{text[:-1]},"atMs":{self._now()}}}'
             self._guard(session.handle, timed, data)
             self.drain()
 
@@ -104,7 +104,7 @@ class SessionRunner:
         session = self._session
         if session is None:
             return None
-        text = join_json({**fields, "at": self._now()}, raw)
+        text = join_json({**fields, "atMs": self._now()}, raw)
         return _parse(self._guard(session.handle, text, data))
 
     def query(self, fields: Mapping[str, object]) -> JsonObject | None:

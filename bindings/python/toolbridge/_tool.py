@@ -14,6 +14,7 @@ from ._errors import Invalid
 from ._json import JsonObject, present, to_json_text
 from ._options import TIMES, check_tool_options
 from ._record import Record
+from ._vocabulary import RECORDS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,6 +26,9 @@ MAX_TOOL_NAME = 64
 
 #: Names that begin with this are reserved for the protocol.
 _RESERVED = "bridge."
+
+#: The core's keys of options that have another name there.
+_KEYS = {name: key for key, (name, _, _) in RECORDS["Tool"].items()}
 
 #: How long a cancelled tool may clean up if it does not say, in seconds.
 DEFAULT_CANCEL_GRACE = 1.0
@@ -212,10 +216,9 @@ def _name_tool(made: Tool) -> NamedTool:
         def call(arguments: Any, cx: ToolContext) -> Any:
             return run(arguments, cx) if takes_context else run(arguments)
 
-    core = {"name": name, "description": description, "schema": schema, **options}
-    for time in TIMES:
-        if time in core:
-            core[time] = round(core[time] * 1000, 3)
+    core = {"name": name, "description": description, "inputSchema": schema}
+    for option, value in options.items():
+        core[_KEYS.get(option, option)] = round(value * 1000, 3) if option in TIMES else value
     try:
         to_json_text(core, name)
     except TypeError as error:

@@ -10,12 +10,12 @@ from ._executor import Failure
 from ._questions import ConsentRequest
 from ._room import Participant, ReceivedStream
 from ._tool import Tool
+from ._vocabulary import BargeIn as BargeIn
+from ._vocabulary import Consent as Consent
+from ._vocabulary import Disclose as Disclose
+from ._vocabulary import ProgressStatus as ProgressStatus
+from ._vocabulary import StopReason as StopReason
 
-Consent = Literal["never", "once_per_session", "always"]
-BargeIn = Literal["cancel", "finish", "report"]
-Disclose = Literal["full", "name", "nothing"]
-ProgressStatus = Literal["pending", "in_progress", "completed", "failed"]
-StopReason = Literal["caller", "barge_in", "deadline", "caller_gone", "leaving", "lost"]
 RoomState = Literal["disconnected", "connected", "reconnecting"]
 
 #: What may be offered: functions, with or without ``tool``.

@@ -15,8 +15,8 @@ from livekit.agents.utils import is_given
 from livekit.agents.voice import SpeechHandle
 
 from ._assistant import Assistant, Late, Progress, Turn
-from ._errors import Ambiguous, CallError, Detached
 from ._json import JsonObject
+from ._vocabulary import Ambiguous, CallError, Detached
 
 logger = logging.getLogger("toolbridge")
 

@@ -2,19 +2,20 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     mem,
     ops::Deref,
     time::{Duration, Instant},
 };
 
 use toolbridge::{
-    CallError, Caps, Identity, Outcome, Progress, Times, Tool,
+    CallError, Caps, Event, Identity, Outcome, Progress, Times, Tool,
     session::{self as core, CallKey, JobKey, Output, Request, SelectionKey, SendFailure, TurnKey},
     tools::{ProgressStatus as CoreStatus, RegisterError},
     transport::{Participant, TransportEvent},
 };
 use toolbridge_face as face;
-use toolbridge_face::{Input, Json, JsonSession, NumberSetting, Query, TimeSetting, trace::Recorder};
+use toolbridge_face::{Id, Input, Json, JsonSession, NumberSetting, Query, TimeSetting, trace::Recorder};
 
 thread_local! {
     static TRACES: RefCell<Vec<Result<String, String>>> = const { RefCell::new(Vec::new()) };
@@ -139,7 +140,7 @@ impl Config {
 /// Lists fields with their names.
 macro_rules! by_name {
     ($entry:ident, $value:expr, $($group:expr => [$($field:ident),* $(,)?]),* $(,)?) => {
-        vec![$($($entry { name: stringify!($field).to_owned(), value: $value($group.$field as _) },)*)*]
+        vec![$($($entry { name: camel(stringify!($field)), value: $value($group.$field as _) },)*)*]
     };
 }
 
@@ -158,8 +159,15 @@ fn caps_by_name(caps: &Caps) -> Vec<NumberSetting> {
     )
 }
 
+/// Returns the name of a field as a key.
+fn camel(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |key, word| format!("{key}{}{}", word[..1].to_uppercase(), &word[1..]))
+}
+
 fn times_by_name(times: &Times) -> Vec<TimeSetting> {
-    let of = |name: &str, time: Duration| TimeSetting { name: name.to_owned(), value: millis(time) };
+    let of = |name: &str, time: Duration| TimeSetting { name: camel(name) + "Ms", value: millis(time) };
     vec![
         of("call", times.call),
         of("longest_call", times.longest_call),
@@ -182,6 +190,8 @@ fn times_by_name(times: &Times) -> Vec<TimeSetting> {
 #[derive(Debug)]
 pub(crate) struct Session {
     core: core::Session,
+    /// How many calls were made.
+    calls: u64,
     shadow: Option<Shadow>,
 }
 
@@ -192,6 +202,8 @@ struct Shadow {
     zero: Instant,
     session: JsonSession,
     recorder: Recorder,
+    /// The names of the calls.
+    names: BTreeMap<CallKey, u64>,
     failure: Option<String>,
 }
 
@@ -215,12 +227,12 @@ impl Drop for Session {
 impl Session {
     pub(crate) fn client(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
         let shadow = Shadow::new(now, face::Role::Client, &local, &config, seed);
-        Self { core: core::Session::client(now, local, config.core, seed), shadow }
+        Self { core: core::Session::client(now, local, config.core, seed), calls: 0, shadow }
     }
 
     pub(crate) fn assistant(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
         let shadow = Shadow::new(now, face::Role::Assistant, &local, &config, seed);
-        Self { core: core::Session::assistant(now, local, config.core, seed), shadow }
+        Self { core: core::Session::assistant(now, local, config.core, seed), calls: 0, shadow }
     }
 
     pub(crate) fn handle_event(&mut self, now: Instant, event: TransportEvent) {
@@ -263,27 +275,45 @@ impl Session {
 
     pub(crate) fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
         assert!(request.meta.is_empty(), "the recorder does not write metadata");
+        self.calls += 1;
+        let id = self.calls;
         let input = Input::Call {
+            id: Id::of_number(id),
             tool: request.tool.clone(),
             arguments: json(&request.arguments),
-            owner: request.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            to: request.owner.as_ref().map(|owner| owner.as_str().to_owned()),
             timeout: request.timeout.map(millis),
             owner_wait: request.owner_wait.map(millis),
             meta: Vec::new(),
-            turn: request.turn.map(TurnKey::number),
+            turn: request.turn.map(|turn| Id::of_number(turn.number())),
         };
         self.input(now, &input);
-        self.core.call(now, request)
+        let called = self.core.call(now, request);
+        match (&called, &mut self.shadow) {
+            (Ok(key), Some(shadow)) => drop(shadow.names.insert(*key, id)),
+            (Err(error), Some(shadow)) => shadow.refused(id, error),
+            (_, None) => {}
+        }
+        called
     }
 
     pub(crate) fn cancel(&mut self, now: Instant, key: CallKey) {
-        self.input(now, &Input::Cancel { key: key.number() });
+        if let Some(id) = self.id_of(key) {
+            self.input(now, &Input::Cancel { id });
+        }
         self.core.cancel(now, key);
     }
 
     pub(crate) fn detach(&mut self, now: Instant, key: CallKey) {
-        self.input(now, &Input::Detach { key: key.number() });
+        if let Some(id) = self.id_of(key) {
+            self.input(now, &Input::Detach { id });
+        }
         self.core.detach(now, key);
+    }
+
+    fn id_of(&self, key: CallKey) -> Option<Id> {
+        let id = self.shadow.as_ref()?.names.get(&key)?;
+        Some(Id::of_number(*id))
     }
 
     pub(crate) fn settle(&mut self, now: Instant, key: JobKey, outcome: Outcome) {
@@ -331,16 +361,12 @@ impl Session {
         self.core.select(now, key, named);
     }
 
-    /// Starts a turn. The core takes no time for it.
     pub(crate) fn turn(&mut self) -> TurnKey {
-        if let Some(shadow) = &mut self.shadow {
-            shadow.input(&Input::TurnBegin {}.to_json(0.0));
-        }
         self.core.turn()
     }
 
     pub(crate) fn barge_in(&mut self, now: Instant, turn: TurnKey) {
-        self.input(now, &Input::BargeIn { turn: turn.number() });
+        self.input(now, &Input::BargeIn { turn: Id::of_number(turn.number()) });
         self.core.barge_in(now, turn);
     }
 
@@ -398,7 +424,7 @@ impl Shadow {
         let session = JsonSession::create(&text).expect("it was written from plain types");
         let mut recorder = Recorder::default();
         recorder.input(&text);
-        Some(Self { zero: now - offset, session, recorder, failure: None })
+        Some(Self { zero: now - offset, session, recorder, names: BTreeMap::new(), failure: None })
     }
 
     fn input(&mut self, text: &str) {
@@ -418,7 +444,7 @@ impl Shadow {
                 Some(format!("{{\"type\":\"transmit\",\"packet\":{},", packet.id))
             }
             Some(Output::Execute(job)) => Some(format!(
-                "{{\"type\":\"execute\",\"key\":{},\"call\":\"{}\",\"caller\":\"{}\",\"tool\":\"{}\",\"arguments\":{},\"deadline\":{},",
+                "{{\"type\":\"execute\",\"key\":{},\"call\":\"{}\",\"caller\":\"{}\",\"tool\":\"{}\",\"arguments\":{},\"endsAtMs\":{},",
                 job.key.number(),
                 job.call.as_str(),
                 job.caller,
@@ -438,16 +464,19 @@ impl Shadow {
                 reason.as_str()
             )),
             Some(Output::Settled { key, result: Ok(value) }) => Some(format!(
-                "{{\"type\":\"settled\",\"key\":{},\"value\":{}}}",
-                key.number(),
+                "{{\"type\":\"result\",\"id\":{},\"value\":{}",
+                self.name(*key),
                 value.to_json()
             )),
             Some(Output::Settled { key, result: Err(error) }) => Some(format!(
-                "{{\"type\":\"settled\",\"key\":{},\"error\":{{\"kind\":\"{}\",\"code\":\"{}\",",
-                key.number(),
-                face::CallError::from(error).kind,
+                "{{\"type\":\"result\",\"id\":{},\"error\":{{\"kind\":\"{}\",\"code\":\"{}\",",
+                self.name(*key),
+                face::CallError::from(error).kind.as_str(),
                 error.code()
             )),
+            Some(Output::Event(Event::Progress { key: Some(key), .. })) => {
+                Some(format!("{{\"type\":\"progress\",\"id\":{},", self.name(*key)))
+            }
             Some(Output::Event(_)) => Some("{\"type\":\"event\",\"event\":\"".to_owned()),
             None => None,
         };
@@ -460,6 +489,22 @@ impl Shadow {
             self.fail(format!("{expected:?} is expected, and {text:?} is found"));
         }
         self.recorder.output(&mut self.session, text.as_deref());
+    }
+
+    /// Compares and records the outcome of a call that was refused at once.
+    fn refused(&mut self, id: u64, error: &CallError) {
+        let text = self.session.next_output();
+        let kind = face::CallError::from(error).kind;
+        let expected =
+            format!("{{\"type\":\"result\",\"id\":{id},\"error\":{{\"kind\":\"{}\",", kind.as_str());
+        if !text.as_ref().is_some_and(|text| text.starts_with(&expected)) {
+            self.fail(format!("{expected:?} is expected, and {text:?} is found"));
+        }
+        self.recorder.output(&mut self.session, text.as_deref());
+    }
+
+    fn name(&self, key: CallKey) -> u64 {
+        self.names.get(&key).copied().unwrap_or_default()
     }
 
     fn time(&self, at: Instant) -> f64 {

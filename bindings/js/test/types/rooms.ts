@@ -73,7 +73,7 @@ export function wrong(room: Room): unknown[] {
     // @ts-expect-error there is no such time
     new Client(room, { times: { gracePeriod: 5 } }),
     // @ts-expect-error there is no such limit
-    new Client(room, { caps: { runningJobs: 5 } }),
+    new Client(room, { caps: { running_jobs: 5 } }),
     // @ts-expect-error the answer is true or false
     new Client(room, { consent: () => 'yes' }),
     // @ts-expect-error an identity is chosen at once
@@ -85,7 +85,7 @@ export function wrong(room: Room): unknown[] {
 
 /** Options may be `undefined` with the compiler's `exactOptionalPropertyTypes`, too. */
 export function passedOn(bot: Assistant, signal: AbortSignal | undefined, timeout: number | undefined): Promise<JsonObject> {
-  new Client(new Room(), { consent: undefined, times: { grace: timeout }, caps: { running_jobs: timeout } });
+  new Client(new Room(), { consent: undefined, times: { graceMs: timeout }, caps: { runningJobs: timeout } });
   new ToolError('x', { code: undefined });
   tool({ description: 'x', title: undefined, timeout, execute: () => 1 });
   return bot.call('x', {}, { signal, timeout, to: undefined, onProgress: undefined, meta: undefined });
@@ -107,7 +107,7 @@ export async function node(): Promise<JsonObject> {
   try {
     return await assistant.call('lamp', { on: true }, { to: 'phone', timeout: 5_000, signal: AbortSignal.timeout(1), onProgress: ({ message }) => console.log(message) });
   } catch (error) {
-    if (error instanceof CallTimeout) console.log(error.limit);
+    if (error instanceof CallTimeout) console.log(error.limitMs);
     if (error instanceof CallError) console.log(error.code, error.mayHaveRun);
     throw error;
   }

@@ -2,32 +2,36 @@
 
 use std::sync::Arc;
 
-use toolbridge::{
-    CallError as CoreCallError, CallRecord, CloseReason as CoreCloseReason,
+use crate::{
+    CallError as CoreCallError, CallId, CallRecord, CloseReason as CoreCloseReason,
     ConnectionState as CoreConnectionState, ErrorCode, Event as CoreEvent, Identity,
-    LateResult as CoreLateResult, Stats, Value,
+    LateResult as CoreLateResult, Progress as CoreProgress, Role as CoreRole, Stats, ToolResult, Value,
     escape::plain,
-    session::{CallState, Job, Question, Readiness, Selection, SendFailure, Unaccepted},
-    tools::{NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError},
+    session::{CallState, Job, Question, Readiness as CoreReadiness, Selection, SendFailure, Unaccepted},
+    tools::{
+        Execution as CoreExecution, NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError,
+        StopReason as CoreStopReason,
+    },
     transport::{
         Incoming, Lane as CoreLane, Packet, Participant as CoreParticipant, Peer as CorePeer, StreamPart,
         StreamParts, TransportEvent, Unreadable as CoreUnreadable,
     },
 };
 
-use crate::{
+use super::{
     clock::{Clock, millis},
-    form::Json,
+    form::{Id, Json},
     input::{Input, SendFailureKind, Unreadable},
     output::{Candidate, Event, Output, StreamInfo},
     reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
     shared::{
-        Attribute, BargeIn, CallError, CloseKind, CloseReason, ConnectionState, Consent, Count, Lane,
-        Participant, ParticipantKind, Peer, ProgressStatus, Tool, Visibility,
+        Attribute, BargeIn, CallError, CallErrorKind, CloseKind, CloseReason, ConnectionState, Consent,
+        Count, Execution, Lane, Participant, ParticipantKind, Peer, ProgressStatus, Readiness, StopReason,
+        TokenRole, Tool, UnacceptedReason, Visibility,
     },
 };
 
-pub(crate) fn body(value: &Value) -> Json {
+pub fn body(value: &Value) -> Json {
     Json { text: value.to_json_text() }
 }
 
@@ -35,7 +39,7 @@ fn tree(value: &serde_json::Value) -> Json {
     Json { text: serde_json::to_string(value).unwrap_or_default() }
 }
 
-pub(crate) fn text(identity: &Identity) -> String {
+pub fn text(identity: &Identity) -> String {
     identity.as_str().to_owned()
 }
 
@@ -52,7 +56,7 @@ fn outcome(outcome: &Result<(), ErrorCode>) -> String {
 }
 
 /// Splits a result into value and error, of which one is present.
-pub(crate) fn settled(result: &Result<Value, CoreCallError>) -> (Option<Json>, Option<CallError>) {
+pub fn settled(result: &Result<Value, CoreCallError>) -> (Option<Json>, Option<CallError>) {
     match result {
         Ok(value) => (Some(body(value)), None),
         Err(error) => (None, Some(CallError::from(error))),
@@ -78,6 +82,7 @@ impl From<&CoreParticipant> for Participant {
             sid,
             kind,
             attributes: entries(who.all_attributes()),
+            role: who.token_role().map(TokenRole::from),
             can_update_metadata: who.may_update_metadata(),
             can_publish_data: who.may_publish_data(),
             admitted: who.is_admitted(),
@@ -88,8 +93,8 @@ impl From<&CoreParticipant> for Participant {
     }
 }
 
-impl From<&toolbridge::Tool> for Tool {
-    fn from(tool: &toolbridge::Tool) -> Self {
+impl From<&crate::Tool> for Tool {
+    fn from(tool: &crate::Tool) -> Self {
         let (options, hints) = (tool.tool_options(), tool.hints());
         let owned = |text: Option<&str>| text.map(str::to_owned);
         Self {
@@ -106,24 +111,34 @@ impl From<&toolbridge::Tool> for Tool {
             read_only: hints.read_only,
             open_world: hints.open_world,
             consent: options.consent.map(|consent| match consent {
-                toolbridge::Consent::OncePerSession => Consent::OncePerSession,
-                toolbridge::Consent::Always => Consent::Always,
+                crate::Consent::OncePerSession => Consent::OncePerSession,
+                crate::Consent::Always => Consent::Always,
                 _ => Consent::Never,
             }),
             timeout: options.timeout.map(millis),
             patience: options.patience.map(millis),
             cancel_grace: options.cancel_grace.map(millis),
             disclose: match options.disclose {
-                toolbridge::tools::Visibility::Name => Visibility::Name,
-                toolbridge::tools::Visibility::Nothing => Visibility::Nothing,
+                crate::tools::Visibility::Name => Visibility::Name,
+                crate::tools::Visibility::Nothing => Visibility::Nothing,
                 _ => Visibility::Full,
             },
             prefer_client: options.prefer_client,
             barge_in: match options.barge_in {
-                toolbridge::BargeIn::Finish => BargeIn::Finish,
-                toolbridge::BargeIn::Report => BargeIn::Report,
+                crate::BargeIn::Finish => BargeIn::Finish,
+                crate::BargeIn::Report => BargeIn::Report,
                 _ => BargeIn::Cancel,
             },
+        }
+    }
+}
+
+impl From<CoreRole> for TokenRole {
+    fn from(role: CoreRole) -> Self {
+        match role {
+            CoreRole::Client => Self::Client,
+            CoreRole::Assistant => Self::Assistant,
+            CoreRole::Observer => Self::Observer,
         }
     }
 }
@@ -131,9 +146,10 @@ impl From<&toolbridge::Tool> for Tool {
 impl From<&CoreCallError> for CallError {
     fn from(error: &CoreCallError) -> Self {
         let mut it = Self {
-            kind: String::new(),
+            kind: CallErrorKind::Other,
             code: error.code().as_str().to_owned(),
             message: error.to_string(),
+            for_model: None,
             may_have_run: error.may_have_run(),
             owner: None,
             owners: None,
@@ -142,55 +158,57 @@ impl From<&CoreCallError> for CallError {
             max: None,
             partial: None,
         };
-        let kind = match error {
+        it.kind = match error {
             CoreCallError::Tool(error) => {
+                let message = error.for_clients().to_string();
+                if message != it.message {
+                    it.for_model = Some(std::mem::replace(&mut it.message, message));
+                }
                 it.partial = error.partial().map(body);
-                "tool"
+                CallErrorKind::Tool
             }
-            CoreCallError::UnknownTool { .. } => "unknown_tool",
+            CoreCallError::UnknownTool { .. } => CallErrorKind::UnknownTool,
             CoreCallError::Ambiguous { owners, .. } => {
                 it.owners = Some(texts(owners));
-                "ambiguous"
+                CallErrorKind::Ambiguous
             }
             CoreCallError::NotBound { clients, .. } => {
                 it.owners = Some(texts(clients));
-                "not_bound"
+                CallErrorKind::NotBound
             }
             CoreCallError::NotDelivered { limit } => {
                 it.limit = Some(millis(*limit));
-                "not_delivered"
+                CallErrorKind::NotDelivered
             }
-            CoreCallError::NotAllowed => "not_allowed",
+            CoreCallError::NotAllowed => CallErrorKind::NotAllowed,
             CoreCallError::Timeout { limit } => {
                 it.limit = Some(millis(*limit));
-                "timeout"
+                CallErrorKind::Timeout
             }
             CoreCallError::Lost { owner, .. } => {
                 it.owner = Some(text(owner));
-                "lost"
+                CallErrorKind::Lost
             }
-            CoreCallError::Cancelled | CoreCallError::Unawaited => "cancelled",
-            CoreCallError::Detached => "detached",
-            CoreCallError::TurnOver => "turn_over",
-            CoreCallError::TooManyEqual { .. } => "too_many_equal",
+            CoreCallError::Cancelled | CoreCallError::Unawaited => CallErrorKind::Cancelled,
+            CoreCallError::Detached => CallErrorKind::Detached,
+            CoreCallError::TurnOver => CallErrorKind::TurnOver,
+            CoreCallError::TooManyEqual { .. } => CallErrorKind::TooManyEqual,
             CoreCallError::TooLarge { size, limit } => {
                 (it.size, it.max) = (Some(*size as u64), Some(*limit as u64));
-                "too_large"
+                CallErrorKind::TooLarge
             }
-            CoreCallError::TooManyOpen { .. } => "too_many_open",
+            CoreCallError::TooManyOpen { .. } => CallErrorKind::TooManyOpen,
             CoreCallError::Busy { owner, .. } => {
                 it.owner = Some(text(owner));
-                "busy"
+                CallErrorKind::Busy
             }
             CoreCallError::Limit { maximum, .. } => {
                 it.limit = Some(millis(*maximum));
-                "limit"
+                CallErrorKind::Limit
             }
-            CoreCallError::Arguments(_) => "arguments",
-            CoreCallError::Closed(_) | CoreCallError::NotInRoom(_) => "closed",
-            _ => "other",
+            CoreCallError::Arguments(_) => CallErrorKind::Arguments,
+            CoreCallError::Closed(_) | CoreCallError::NotInRoom(_) => CallErrorKind::Closed,
         };
-        it.kind = kind.to_owned();
         it
     }
 }
@@ -208,7 +226,6 @@ impl From<&CoreCloseReason> for CloseReason {
             CoreCloseReason::Server(text) => (CloseKind::Server, Some(text)),
             CoreCloseReason::TokenExpired => (CloseKind::TokenExpired, None),
             CoreCloseReason::Refused(text) => (CloseKind::Refused, Some(text)),
-            _ => (CloseKind::Closed, None),
         };
         let text = text.map(|text: &Arc<str>| text.as_ref().to_owned());
         let message = match reason {
@@ -227,6 +244,40 @@ impl From<CoreConnectionState> for ConnectionState {
         match state {
             CoreConnectionState::Connected => Self::Connected,
             CoreConnectionState::Reconnecting => Self::Reconnecting,
+        }
+    }
+}
+
+impl From<CoreStatus> for ProgressStatus {
+    fn from(status: CoreStatus) -> Self {
+        match status {
+            CoreStatus::Pending => Self::Pending,
+            CoreStatus::Completed => Self::Completed,
+            CoreStatus::Failed => Self::Failed,
+            _ => Self::InProgress,
+        }
+    }
+}
+
+impl From<CoreExecution> for Execution {
+    fn from(execution: CoreExecution) -> Self {
+        match execution {
+            CoreExecution::Client => Self::Client,
+            CoreExecution::Server => Self::Server,
+            CoreExecution::Either => Self::Either,
+        }
+    }
+}
+
+impl From<CoreStopReason> for StopReason {
+    fn from(reason: CoreStopReason) -> Self {
+        match reason {
+            CoreStopReason::Caller => Self::Caller,
+            CoreStopReason::BargeIn => Self::BargeIn,
+            CoreStopReason::Deadline => Self::Deadline,
+            CoreStopReason::CallerGone => Self::CallerGone,
+            CoreStopReason::Leaving => Self::Leaving,
+            CoreStopReason::Lost => Self::Lost,
         }
     }
 }
@@ -310,7 +361,7 @@ impl Input {
 
 impl Output {
     /// Returns the output that sends this packet. The transport's packets have this size.
-    pub(crate) fn transmit(packet: Packet, max_packet: usize) -> Self {
+    pub fn transmit(packet: Packet, max_packet: usize) -> Self {
         let mut stream = None;
         if packet.is_streamed(max_packet)
             && let Some(StreamPart::Header(header)) = StreamParts::of(&packet).next()
@@ -334,20 +385,20 @@ impl Output {
         }
     }
 
-    pub(crate) fn execute(job: &Job, clock: Clock) -> Self {
+    pub fn execute(job: &Job, clock: Clock) -> Self {
         Self::Execute {
             key: job.key.number(),
             call: job.call.as_str().to_owned(),
             caller: text(&job.caller),
             tool: job.tool.as_str().to_owned(),
             arguments: body(&job.arguments),
-            deadline: clock.time(job.deadline),
+            ends_at: clock.time(job.deadline),
             limit: millis(job.limit),
             meta: body(&job.meta),
         }
     }
 
-    pub(crate) fn ask(question: &Question, clock: Clock) -> Self {
+    pub fn ask(question: &Question, clock: Clock) -> Self {
         Self::Ask {
             key: question.key.number(),
             call: question.call.as_str().to_owned(),
@@ -359,7 +410,36 @@ impl Output {
         }
     }
 
-    pub(crate) fn select(selection: &Selection) -> Self {
+    /// Returns the output for the outcome of a call.
+    pub fn result(id: Id, result: &Result<Value, CoreCallError>) -> Self {
+        let (value, error) = settled(result);
+        let read = result.as_ref().ok().map(ToolResult::of);
+        // A plain value is what the model reads.
+        let has_more =
+            |value: &Value, read: &ToolResult| !read.is_plain_value() || value.get(RESULT).is_some();
+        let read = read.filter(|read| result.as_ref().is_ok_and(|value| has_more(value, read)));
+        Self::Result {
+            id,
+            value,
+            for_model: read.as_ref().map(|read| read.for_model(ToolResult::MAX_TEXT).text.into_owned()),
+            needs_model: read.as_ref().map(ToolResult::needs_model),
+            spoken: read.as_ref().and_then(|read| read.spoken()).map(Into::into),
+            error,
+        }
+    }
+
+    /// Returns the output for the progress of a call of the local participant.
+    pub fn progress(id: Id, call: &CallId, progress: CoreProgress) -> Self {
+        Self::Progress {
+            id,
+            call: call.as_str().to_owned(),
+            status: progress.status.into(),
+            message: progress.message,
+            content: progress.content.as_ref().map(body),
+        }
+    }
+
+    pub fn select(selection: &Selection) -> Self {
         let candidates = selection.candidates.iter().map(|it| Candidate {
             identity: text(&it.identity),
             participant: it.participant.as_ref().map(Participant::from),
@@ -372,6 +452,9 @@ impl Output {
         }
     }
 }
+
+/// What to do if a token lacks the grant.
+const NOT_ALLOWED: &str = "the local token does not allow sending data; have `canPublishData` granted";
 
 /// The longest arguments that a question shows, in bytes: a person allows only what is shown.
 const SHOWN_ARGUMENTS: usize = 16 << 10;
@@ -386,14 +469,28 @@ fn question_text(question: &Question) -> Option<String> {
     Some(format!("{caller} wants to run \"{name}\": {}\n{arguments}", tool.description()))
 }
 
+/// The key of a result that is more than a plain value (`wire.md`, section 3.3).
+const RESULT: &str = "bridge.result";
+
+/// What an event is completed with.
+pub trait Known {
+    /// Returns the local participant's name of a call, if it made it.
+    fn id_of(&self, call: &CallId) -> Option<Id>;
+
+    /// Returns the names of the tools that a participant offers now.
+    fn tools_of(&self, owner: &Identity) -> Vec<String>;
+}
+
 impl Event {
-    /// Returns the event; none if it is one that a session does not emit.
-    pub(crate) fn from_core(event: CoreEvent) -> Option<Self> {
+    /// Returns the event; none if it is the progress of a local call, which is an output, or one that a session does not emit.
+    pub fn from_core(event: CoreEvent, known: &impl Known) -> Option<Self> {
         let owned = |text: &str| text.to_owned();
         Some(match event {
             CoreEvent::Joined(who) => Self::Joined { participant: Participant::from(&who) },
             CoreEvent::Left(peer) => Self::Left { peer: Peer::from(&peer) },
-            CoreEvent::ToolsChanged { owner } => Self::ToolsChanged { owner: text(&owner) },
+            CoreEvent::ToolsChanged { owner } => {
+                Self::ToolsChanged { tools: known.tools_of(&owner), owner: text(&owner) }
+            }
             CoreEvent::Bound(assistant) => Self::Bound { assistant: assistant.as_ref().map(text) },
             CoreEvent::AmbiguousAssistant { candidates } => {
                 Self::AmbiguousAssistant { candidates: texts(&candidates) }
@@ -402,46 +499,44 @@ impl Event {
                 Self::Registered { by: text(&by), tools: tools as u64, refused }
             }
             CoreEvent::Unaccepted { why } => {
-                let (name, by) = match &why {
-                    Unaccepted::Refused { by, .. } => ("refused", Some(text(by))),
-                    Unaccepted::NotAssistant { from, .. } => ("not_assistant", Some(text(from))),
-                    _ => ("no_assistant", None),
+                let (kind, by) = match &why {
+                    Unaccepted::Refused { by, .. } => (UnacceptedReason::Refused, Some(text(by))),
+                    Unaccepted::NotAssistant { from, .. } => {
+                        (UnacceptedReason::NotAssistant, Some(text(from)))
+                    }
+                    _ => (UnacceptedReason::NoAssistant, None),
                 };
-                Self::Unaccepted { why: owned(name), by, message: why.to_string() }
+                Self::Unaccepted { why: kind, by, message: why.to_string() }
             }
             CoreEvent::NotAdmitted { client, why } => {
                 let name = text(&client);
                 let message = not_offered(NotOffered::NotAdmitted { client, offers: false, why });
                 Self::NotAdmitted { client: name, message }
             }
-            CoreEvent::NotAllowed => Self::NotAllowed {},
+            CoreEvent::NotAllowed => Self::NotAllowed { message: NOT_ALLOWED.to_owned() },
             CoreEvent::ConnectionState(state) => Self::Connection { state: ConnectionState::from(state) },
             CoreEvent::Requested { call, tool, execution, owner, by } => Self::Requested {
+                id: known.id_of(&call),
                 call: owned(call.as_str()),
                 tool,
-                execution: owned(execution.as_str()),
+                execution: execution.into(),
                 owner: text(&owner),
                 by: text(&by),
             },
             CoreEvent::Delivered { call, owner } => {
-                Self::Delivered { call: owned(call.as_str()), owner: text(&owner) }
+                Self::Delivered { id: known.id_of(&call), call: owned(call.as_str()), owner: text(&owner) }
             }
-            CoreEvent::Progress { key, call, progress } => Self::Progress {
-                key: key.map(|key| key.number()),
+            CoreEvent::Progress { key: Some(_), .. } => return None,
+            CoreEvent::Progress { key: None, call, progress } => Self::Progress {
                 call: owned(call.as_str()),
-                status: match progress.status {
-                    CoreStatus::Pending => ProgressStatus::Pending,
-                    CoreStatus::Completed => ProgressStatus::Completed,
-                    CoreStatus::Failed => ProgressStatus::Failed,
-                    _ => ProgressStatus::InProgress,
-                },
+                status: progress.status.into(),
                 message: progress.message,
                 content: progress.content.as_ref().map(body),
             },
             CoreEvent::Settled { call, tool, execution, owner, outcome: how, took, .. } => Self::Settled {
                 call: owned(call.as_str()),
                 tool,
-                execution: owned(execution.as_str()),
+                execution: execution.into(),
                 owner: owner.as_ref().map(text),
                 outcome: outcome(&how),
                 took: millis(took),
@@ -454,18 +549,20 @@ impl Event {
             CoreEvent::Frame { from, frame } => Self::Frame {
                 from: Peer::from(&from),
                 kind: frame.kind().code().into(),
-                bytes: frame.into_bytes().into(),
+                frame: tree(&frame.to_json().ok()?),
             },
             CoreEvent::PeerError { by, code, message, recoverable } => {
                 Self::PeerError { by: text(&by), code, message, recoverable }
             }
             CoreEvent::Violation { by, what, times } => {
-                Self::Violation { by: by.as_ref().map(text), what: owned(what.as_str()), times }
+                let message = what.unreadable().map(|why| why.to_string());
+                Self::Violation { by: by.as_ref().map(text), what: owned(what.as_str()), times, message }
             }
             CoreEvent::View { by, view } => {
                 Self::View { by: text(&by), view: view.view, content: body(&view.content), text: view.text }
             }
             CoreEvent::LateResult { call, tool, owner, outcome: how } => Self::LateResult {
+                id: known.id_of(&call),
                 call: owned(call.as_str()),
                 tool,
                 owner: owner.as_ref().map(text),
@@ -486,7 +583,7 @@ fn not_offered(why: NotOffered) -> String {
 }
 
 impl LeftOut {
-    pub(crate) fn from_core(why: &RegisterError) -> Self {
+    pub fn from_core(why: &RegisterError) -> Self {
         let tool = match why {
             RegisterError::Reserved { name }
             | RegisterError::Duplicate { name }
@@ -502,9 +599,16 @@ impl LeftOut {
 }
 
 impl OfferedTool {
-    pub(crate) fn from_core(offer: &Offer) -> Self {
+    /// Describes a tool that can be called. `assistant` is the local participant, if it is one.
+    pub fn from_core(offer: &Offer, assistant: Option<&Identity>) -> Self {
+        let execution = match Some(&offer.owner) == assistant {
+            true if offer.tool.tool_options().prefer_client => CoreExecution::Either,
+            true => CoreExecution::Server,
+            false => CoreExecution::Client,
+        };
         Self {
             owner: text(&offer.owner),
+            execution: execution.into(),
             reach: offer.reach.map(|reach| reach.to_string()),
             tool: Tool::from(&offer.tool),
         }
@@ -512,7 +616,7 @@ impl OfferedTool {
 }
 
 impl Record {
-    pub(crate) fn from_core(record: &CallRecord, clock: Clock) -> Self {
+    pub fn from_core(record: &CallRecord, clock: Clock) -> Self {
         let state = match record.state() {
             CallState::Requested => "requested",
             CallState::Delivered => "delivered",
@@ -523,7 +627,7 @@ impl Record {
         Self {
             call: record.id.as_str().to_owned(),
             tool: record.tool.clone(),
-            execution: record.execution.as_str().to_owned(),
+            execution: record.execution.into(),
             caller: text(&record.caller),
             owner: record.owner.as_ref().map(text),
             turn: record.turn.map(|turn| turn.number()),
@@ -541,9 +645,11 @@ impl Record {
 }
 
 impl LateResult {
-    pub(crate) fn from_core(late: &CoreLateResult) -> Self {
+    /// Describes a result of a call with this name.
+    pub fn from_core(late: &CoreLateResult, id: Option<Id>) -> Self {
         let (value, error) = settled(&late.result);
         Self {
+            id,
             call: late.id.as_str().to_owned(),
             tool: late.tool.to_string(),
             owner: late.owner.as_ref().map(text),
@@ -555,17 +661,17 @@ impl LateResult {
     }
 }
 
-pub(crate) fn readiness(readiness: Readiness) -> Reply {
-    let (name, tools, message) = match readiness {
-        Readiness::Ready(tools) => ("ready", Some(tools.iter().map(Tool::from).collect()), None),
-        Readiness::NotYet(why) => ("not_yet", None, Some(not_offered(why))),
-        Readiness::NotBound => ("not_bound", None, None),
-        Readiness::Never(why) => ("never", None, Some(not_offered(why))),
+pub fn readiness(readiness: CoreReadiness) -> Reply {
+    let (readiness, tools, message) = match readiness {
+        CoreReadiness::Ready(tools) => (Readiness::Ready, Some(tools.iter().map(Tool::from).collect()), None),
+        CoreReadiness::NotYet(why) => (Readiness::NotYet, None, Some(not_offered(why))),
+        CoreReadiness::NotBound => (Readiness::NotBound, None, None),
+        CoreReadiness::Never(why) => (Readiness::Never, None, Some(not_offered(why))),
     };
-    Reply::Readiness { readiness: name.to_owned(), tools, message }
+    Reply::Readiness { readiness, tools, message }
 }
 
-pub(crate) fn stats(stats: &Stats) -> Vec<Count> {
+pub fn stats(stats: &Stats) -> Vec<Count> {
     let counted = stats.iter().filter(|(_, count)| *count > 0);
     counted.map(|(name, value)| Count { name: name.to_owned(), value }).collect()
 }

@@ -7,10 +7,10 @@ use std::{borrow::Cow, fmt};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::de::IgnoredAny;
 
-use crate::clock;
+use super::clock;
 
 /// The field that wrappers may carry beside the text.
-pub(crate) const BYTES: &str = "bytes";
+pub const BYTES: &str = "bytes";
 
 /// The largest number that JavaScript holds exactly.
 const LARGEST: u64 = (1 << 53) - 1;
@@ -25,12 +25,12 @@ pub struct Malformed {
 }
 
 impl Malformed {
-    pub(crate) fn new(message: impl fmt::Display) -> Self {
+    pub fn new(message: impl fmt::Display) -> Self {
         Self { field: String::new(), message: message.to_string() }
     }
 
     /// Puts this field before the path.
-    pub(crate) fn of(mut self, field: &str) -> Self {
+    pub fn of(mut self, field: &str) -> Self {
         let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         self.field = format!("{field}{dot}{}", self.field);
         self
@@ -56,7 +56,7 @@ pub struct Json {
 }
 
 /// A type that is read from JSON.
-pub(crate) trait Read: Sized {
+pub trait Read: Sized {
     /// Whether `null` is a value of the type, and not a missing one.
     const HAS_NULL: bool = false;
 
@@ -77,7 +77,7 @@ pub(crate) trait Read: Sized {
 }
 
 /// A type that is written as JSON.
-pub(crate) trait Write {
+pub trait Write {
     fn write(&self, out: &mut Writer);
 
     fn write_field(&self, name: &str, out: &mut Writer) {
@@ -89,35 +89,35 @@ pub(crate) trait Write {
 
 /// Writes one object.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub struct Writer {
     text: String,
     /// Whether the field `bytes` is left out.
     omits_bytes: bool,
 }
 
 impl Writer {
-    pub(crate) fn omitting_bytes(omits_bytes: bool) -> Self {
+    pub fn omitting_bytes(omits_bytes: bool) -> Self {
         Self { omits_bytes, ..Self::default() }
     }
 
-    pub(crate) fn finish(self) -> String {
+    pub fn finish(self) -> String {
         self.text
     }
 
-    pub(crate) fn open(&mut self) {
+    pub fn open(&mut self) {
         self.text.push('{');
     }
 
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.text.push('}');
     }
 
-    pub(crate) fn raw(&mut self, text: &str) {
+    pub fn raw(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
     /// Begins a field, unless it is left out.
-    pub(crate) fn begin_field(&mut self, name: &str) -> bool {
+    pub fn begin_field(&mut self, name: &str) -> bool {
         if self.omits_bytes && name == BYTES {
             return false;
         }
@@ -127,7 +127,7 @@ impl Writer {
         true
     }
 
-    pub(crate) fn named(&mut self, name: &str, value: &str) {
+    pub fn named(&mut self, name: &str, value: &str) {
         if self.begin_field(name) {
             self.string(value);
         }
@@ -144,7 +144,7 @@ impl Writer {
         self.text.push_str(&number.to_string());
     }
 
-    pub(crate) fn string(&mut self, text: &str) {
+    pub fn string(&mut self, text: &str) {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         self.text.push('"');
         let mut start = 0;
@@ -172,7 +172,8 @@ impl Writer {
 }
 
 /// The fields of an object that are still to be read.
-pub(crate) struct Fields<'a> {
+#[derive(Debug)]
+pub struct Fields<'a> {
     fields: Vec<(Cow<'a, str>, &'a str)>,
     beside: Option<Vec<u8>>,
     /// The first field that is malformed.
@@ -181,13 +182,13 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Reads an input, which [`repaired`] has returned. Only here a text is checked to be JSON: what is inside it is then, too.
-    pub(crate) fn of_input(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
+    pub fn of_input(text: &'a str, beside: Option<Vec<u8>>) -> Result<Self, Malformed> {
         serde_json::from_str::<IgnoredAny>(text).map_err(Malformed::new)?;
         Ok(Self { beside, ..Self::read(text)? })
     }
 
     /// Reads an object inside a text that is JSON.
-    pub(crate) fn read(text: &'a str) -> Result<Self, Malformed> {
+    pub fn read(text: &'a str) -> Result<Self, Malformed> {
         let mut parts = Parts::of(text, '{').ok_or_else(|| Malformed::new("is not an object"))?;
         let mut fields = Vec::new();
         while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
@@ -199,7 +200,7 @@ impl<'a> Fields<'a> {
     /// Takes a field. If it is malformed, [`check`](Self::check) returns the error.
     ///
     /// An error that each field returned would need code that drops the fields before it.
-    pub(crate) fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> T {
+    pub fn take<T: Read>(&mut self, name: &str, default: Option<T>) -> T {
         self.try_take(name, default).unwrap_or_else(|error| {
             self.error.get_or_insert(error);
             T::unread()
@@ -224,12 +225,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Fails if a field was malformed.
-    pub(crate) fn check(&mut self) -> Result<(), Malformed> {
+    pub fn check(&mut self) -> Result<(), Malformed> {
         self.error.take().map_or(Ok(()), Err)
     }
 
     /// Fails if a field was malformed, or if fields are left.
-    pub(crate) fn finish(mut self) -> Result<(), Malformed> {
+    pub fn finish(mut self) -> Result<(), Malformed> {
         self.check()?;
         let name = match (self.fields.first(), self.beside) {
             (Some((name, _)), _) => name,
@@ -302,7 +303,7 @@ fn string_end(text: &[u8], start: usize) -> usize {
 
 /// Returns JSON in which each half of a surrogate pair is U+FFFD: texts come from authors, who cut them in the middle of an emoji, and
 /// from names of files that are no Unicode. A text that is not JSON stays none.
-pub(crate) fn repaired(text: &str) -> Cow<'_, str> {
+pub fn repaired(text: &str) -> Cow<'_, str> {
     if !text.contains("\\ud") && !text.contains("\\uD") {
         return text.into();
     }
@@ -346,10 +347,7 @@ fn items(text: &str) -> Result<Parts<'_>, Malformed> {
 }
 
 /// Reads the entries of an object.
-pub(crate) fn read_entries<V: Read, E>(
-    text: &str,
-    entry: impl Fn(String, V) -> E,
-) -> Result<Vec<E>, Malformed> {
+pub fn read_entries<V: Read, E>(text: &str, entry: impl Fn(String, V) -> E) -> Result<Vec<E>, Malformed> {
     let read = |(name, value): (Cow<'_, str>, &str)| {
         let value = V::read(value).map_err(|error| error.of(&name))?;
         Ok(entry(name.into_owned(), value))
@@ -357,10 +355,7 @@ pub(crate) fn read_entries<V: Read, E>(
     Fields::read(text)?.fields.into_iter().map(read).collect()
 }
 
-pub(crate) fn write_entries<'a, V: Write + 'a>(
-    out: &mut Writer,
-    entries: impl Iterator<Item = (&'a str, &'a V)>,
-) {
+pub fn write_entries<'a, V: Write + 'a>(out: &mut Writer, entries: impl Iterator<Item = (&'a str, &'a V)>) {
     out.open();
     for (name, value) in entries {
         out.separate();
@@ -495,6 +490,47 @@ impl Write for Json {
     }
 }
 
+/// The caller's name of a call or a turn, as JSON: a text of 1 to 128 bytes, or a whole number of 64 bits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id {
+    text: String,
+}
+
+impl Id {
+    const MOST_BYTES: usize = 128;
+
+    /// Returns the id with this number.
+    pub fn of_number(number: u64) -> Self {
+        Self { text: number.to_string() }
+    }
+
+    /// Returns it as JSON.
+    pub fn as_json(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Read for Id {
+    fn read(text: &str) -> Result<Self, Malformed> {
+        let fits = match string(text) {
+            Some(text) => (1..=Self::MOST_BYTES).contains(&text.len()),
+            None => text.parse::<u64>().is_ok() || text.parse::<i64>().is_ok(),
+        };
+        let id = fits.then(|| Self { text: text.to_owned() });
+        id.ok_or_else(|| Malformed::new("is neither a text of 1 to 128 bytes nor a whole number of 64 bits"))
+    }
+
+    fn unread() -> Self {
+        Self::of_number(0)
+    }
+}
+
+impl Write for Id {
+    fn write(&self, out: &mut Writer) {
+        out.raw(&self.text);
+    }
+}
+
 impl Read for Vec<u8> {
     fn read(text: &str) -> Result<Self, Malformed> {
         let text = String::read(text)?;
@@ -614,11 +650,11 @@ macro_rules! names {
             }
         }
 
-        impl $crate::form::Read for $name {
-            fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
+        impl $crate::vocabulary::form::Read for $name {
+            fn read(text: &str) -> Result<Self, $crate::vocabulary::form::Malformed> {
                 let text = String::read(text)?;
                 let named = Self::NAMES.iter().find(|(name, _)| *name == text);
-                named.map(|(_, value)| *value).ok_or_else(|| $crate::form::unknown_name(&text))
+                named.map(|(_, value)| *value).ok_or_else(|| $crate::vocabulary::form::unknown_name(&text))
             }
 
             fn unread() -> Self {
@@ -626,48 +662,74 @@ macro_rules! names {
             }
         }
 
-        impl $crate::form::Write for $name {
-            fn write(&self, out: &mut $crate::form::Writer) {
+        impl $crate::vocabulary::form::Write for $name {
+            fn write(&self, out: &mut $crate::vocabulary::form::Writer) {
                 out.string(self.as_str());
+            }
+        }
+
+        impl $crate::vocabulary::describe::Describe for $name {
+            fn describe(table: &mut $crate::vocabulary::describe::Table) -> $crate::vocabulary::describe::Type {
+                table.names(stringify!($name), &[$(stringify!($meta)),*], &[$(($text, &[$(stringify!($doc)),*])),*])
             }
         }
     };
 }
 
 /// Returns the error of a name that is none of the possible ones.
-pub(crate) fn unknown_name(name: &str) -> Malformed {
+pub fn unknown_name(name: &str) -> Malformed {
     Malformed::new(format_args!("{name:?} is not one of its names"))
 }
 
-/// Defines a struct with a form as JSON. A default is that of a missing field.
+/// Defines a struct with a form as JSON. `as` gives a field another key than its name, and a default is that of a missing field.
 macro_rules! record {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty $(= $default:expr)?,)* }) => {
+    (
+        $(#[$meta:meta])*
+        $name:ident { $($(#[$doc:meta])* $field:ident $(as $key:literal)?: $type:ty $(= $default:expr)?,)* }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        impl $crate::form::Read for $name {
-            fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
-                let mut fields = $crate::form::Fields::read(text)?;
-                let it = Self { $($field: fields.take(stringify!($field), default!($($default)?)),)* };
+        impl $crate::vocabulary::form::Read for $name {
+            fn read(text: &str) -> Result<Self, $crate::vocabulary::form::Malformed> {
+                let mut fields = $crate::vocabulary::form::Fields::read(text)?;
+                let it = Self { $($field: fields.take(key!($field $($key)?), default!($($default)?)),)* };
                 fields.finish()?;
                 Ok(it)
             }
 
             fn unread() -> Self {
-                Self { $($field: $crate::form::Read::unread(),)* }
+                Self { $($field: $crate::vocabulary::form::Read::unread(),)* }
             }
         }
 
-        impl $crate::form::Write for $name {
-            fn write(&self, out: &mut $crate::form::Writer) {
+        impl $crate::vocabulary::form::Write for $name {
+            fn write(&self, out: &mut $crate::vocabulary::form::Writer) {
                 out.open();
-                $($crate::form::Write::write_field(&self.$field, stringify!($field), out);)*
+                $($crate::vocabulary::form::Write::write_field(&self.$field, key!($field $($key)?), out);)*
                 out.close();
             }
         }
+
+        impl $crate::vocabulary::describe::Describe for $name {
+            fn describe(table: &mut $crate::vocabulary::describe::Table) -> $crate::vocabulary::describe::Type {
+                table.record(stringify!($name), &[$(stringify!($meta)),*], |table| {
+                    vec![$(field!(table, [$(#[$doc])*] $type, key!($field $($key)?), default!($($default)?)),)*]
+                })
+            }
+        }
+    };
+}
+
+macro_rules! key {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $key:literal) => {
+        $key
     };
 }
 
@@ -680,8 +742,16 @@ macro_rules! default {
     };
 }
 
+/// Describes a field.
+macro_rules! field {
+    ($table:ident, [$(#[$doc:meta])*] $type:ty, $key:expr, $default:expr) => {{
+        let default: Option<$type> = $default;
+        $crate::vocabulary::describe::Field::of::<$type>($table, $key, &[$(stringify!($doc)),*], default.as_ref())
+    }};
+}
+
 /// Defines an enum whose variants have a name and fields. It is written with the name as this field. `read` makes it readable, too;
-/// a default is that of a missing field.
+/// `as` gives a field another key than its name, and a default is that of a missing field.
 macro_rules! messages {
     ($(#[$meta:meta])* read $name:ident ($tag:literal) { $($body:tt)* }) => {
         messages! { $(#[$meta])* write $name ($tag) { $($body)* } }
@@ -693,7 +763,7 @@ macro_rules! messages {
             $(
                 $(#[$doc:meta])*
                 $variant:ident = $text:literal {
-                    $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $default:expr)?,)*
+                    $($(#[$field_doc:meta])* $field:ident $(as $key:literal)?: $type:ty $(= $default:expr)?,)*
                 },
             )*
         }
@@ -712,23 +782,36 @@ macro_rules! messages {
         impl $name {
             /// The names of all variants.
             #[allow(dead_code, reason = "only those of events are looked up")]
-            pub(crate) const NAMES: &'static [&'static str] = &[$($text),*];
+            pub const NAMES: &'static [&'static str] = &[$($text),*];
 
             /// Returns the variant's name.
-            pub(crate) fn name(&self) -> &'static str {
+            pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$variant { .. } => $text,)*
                 }
             }
 
             /// Writes the name and the fields.
-            pub(crate) fn write_fields(&self, out: &mut $crate::form::Writer) {
+            pub fn write_fields(&self, out: &mut $crate::vocabulary::form::Writer) {
                 out.named($tag, self.name());
                 match self {
                     $(Self::$variant { $($field,)* } => {
-                        $($crate::form::Write::write_field($field, stringify!($field), out);)*
+                        $($crate::vocabulary::form::Write::write_field($field, key!($field $($key)?), out);)*
                     })*
                 }
+            }
+        }
+
+        impl $crate::vocabulary::describe::Describe for $name {
+            fn describe(table: &mut $crate::vocabulary::describe::Table) -> $crate::vocabulary::describe::Type {
+                table.messages(stringify!($name), $tag, &[$(stringify!($meta)),*], |table| {
+                    vec![$((
+                        stringify!($variant),
+                        $text,
+                        vec![$(stringify!($doc)),*],
+                        vec![$(field!(table, [$(#[$field_doc])*] $type, key!($field $($key)?), default!($($default)?)),)*],
+                    ),)*]
+                })
             }
         }
     };
@@ -737,17 +820,17 @@ macro_rules! messages {
             $(
                 $(#[$doc:meta])*
                 $variant:ident = $text:literal {
-                    $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $default:expr)?,)*
+                    $($(#[$field_doc:meta])* $field:ident $(as $key:literal)?: $type:ty $(= $default:expr)?,)*
                 },
             )*
         }
     ) => {
         impl $name {
             /// Takes the fields of the variant with this name, if there is one.
-            pub(crate) fn read_fields(name: &str, fields: &mut $crate::form::Fields<'_>) -> Option<Self> {
+            pub fn read_fields(name: &str, fields: &mut $crate::vocabulary::form::Fields<'_>) -> Option<Self> {
                 Some(match name {
                     $($text => Self::$variant {
-                        $($field: fields.take(stringify!($field), default!($($default)?)),)*
+                        $($field: fields.take(key!($field $($key)?), default!($($default)?)),)*
                     },)*
                     _ => return None,
                 })
@@ -768,9 +851,9 @@ macro_rules! entries {
             pub value: $type,
         }
 
-        impl $crate::form::Read for Vec<$name> {
-            fn read(text: &str) -> Result<Self, $crate::form::Malformed> {
-                $crate::form::read_entries(text, |name, value| $name { name, value })
+        impl $crate::vocabulary::form::Read for Vec<$name> {
+            fn read(text: &str) -> Result<Self, $crate::vocabulary::form::Malformed> {
+                $crate::vocabulary::form::read_entries(text, |name, value| $name { name, value })
             }
 
             fn unread() -> Self {
@@ -782,9 +865,20 @@ macro_rules! entries {
             }
         }
 
-        impl $crate::form::Write for Vec<$name> {
-            fn write(&self, out: &mut $crate::form::Writer) {
-                $crate::form::write_entries(out, self.iter().map(|entry| (&*entry.name, &entry.value)));
+        impl $crate::vocabulary::form::Write for Vec<$name> {
+            fn write(&self, out: &mut $crate::vocabulary::form::Writer) {
+                $crate::vocabulary::form::write_entries(
+                    out,
+                    self.iter().map(|entry| (&*entry.name, &entry.value)),
+                );
+            }
+        }
+
+        impl $crate::vocabulary::describe::Describe for Vec<$name> {
+            const MAY_BE_MISSING: bool = true;
+
+            fn describe(table: &mut $crate::vocabulary::describe::Table) -> $crate::vocabulary::describe::Type {
+                table.entries::<$type>()
             }
         }
     };

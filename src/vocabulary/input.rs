@@ -2,8 +2,8 @@
 
 use std::mem;
 
-use crate::{
-    form::{Json, Malformed, Write, Writer},
+use super::{
+    form::{Id, Json, Malformed, Write, Writer},
     shared::{
         Attribute, CloseReason, ConnectionState, Lane, MetaEntry, Participant, Peer, ProgressStatus, Tool,
         ToolFailure,
@@ -43,7 +43,7 @@ names! {
 messages! {
     /// What happened, and what the application wants.
     read Input("type") {
-        /// A participant joined or changed.
+        /// A participant joined or changed: its attributes, permissions or metadata. Of the local one: it was announced to the others.
         ParticipantJoined = "participant_joined" {
             /// The participant.
             participant: Participant,
@@ -58,19 +58,19 @@ messages! {
             /// The state.
             state: ConnectionState,
         },
-        /// The connection was restored under another sid.
+        /// The connection was restored under another sid. Each packet that waits is reported by `send_failed` first.
         Rejoined = "rejoined" {
             /// The local participant.
             local: Participant,
             /// The participants that are present.
             present: Vec<Participant>,
         },
-        /// The connection ended.
+        /// The connection ended. Outputs follow, and later inputs have no effect.
         Closed = "closed" {
             /// The reason.
             reason: CloseReason,
         },
-        /// A packet arrived.
+        /// A packet arrived. One of another topic than `toolbridge` has no effect.
         Packet = "packet" {
             /// The sender, if the server names one.
             from: Option<Peer>,
@@ -81,7 +81,7 @@ messages! {
             /// The payload.
             bytes: Vec<u8>,
         },
-        /// A whole byte stream arrived.
+        /// A whole byte stream arrived. One of another topic than `toolbridge.frame` has no effect.
         Stream = "stream" {
             /// The sender.
             from: Peer,
@@ -136,7 +136,7 @@ messages! {
             /// The reason.
             why: Unreadable,
         },
-        /// So many bytes wait on the reliable lane.
+        /// So many bytes wait on the reliable lane. Once reported, it is reported before the last output of each round.
         Backlog = "backlog" {
             /// The bytes.
             size: u64,
@@ -154,16 +154,16 @@ messages! {
             /// Another reason, as text.
             text: String = String::new(),
         },
-        /// The deadline has passed.
+        /// The deadline has passed. One that is too early or too late does no harm.
         Timeout = "timeout" {},
-        /// Replaces the offered tools.
+        /// Replaces the offered tools. The reply is `offered`.
         Offer = "offer" {
             /// The tools. One that is malformed cannot be offered.
             tools: Vec<Result<Tool, Malformed>>,
             /// Whether tools that cannot be offered are left out. Otherwise nothing changes if there is one.
             partial: bool = false,
         },
-        /// A job has made progress.
+        /// A job has made progress. An empty one says that its tool has started.
         Progress = "progress" {
             /// The job.
             key: u64,
@@ -198,51 +198,51 @@ messages! {
             /// The selected candidate.
             identity: Option<String>,
         },
-        /// Starts a call.
+        /// Starts a call. Its end is the output `result`.
         Call = "call" {
+            /// The caller's name of it, which no open call has.
+            id: Id,
             /// The tool.
             tool: String,
             /// The arguments: an object.
             arguments: Json = Json { text: "{}".to_owned() },
             /// The participant that must run the tool.
-            owner: Option<String>,
-            /// The time limit, in milliseconds.
-            timeout: Option<f64>,
-            /// The longest wait for an owner, in milliseconds.
-            owner_wait: Option<f64>,
-            /// Metadata.
+            to: Option<String>,
+            /// The time limit of the whole call, in milliseconds.
+            timeout as "timeoutMs": Option<f64>,
+            /// The longest wait for a participant that offers the tool, in milliseconds.
+            owner_wait as "ownerWaitMs": Option<f64>,
+            /// Metadata, which is sent with the request.
             meta: Vec<MetaEntry>,
-            /// The turn that it belongs to.
-            turn: Option<u64>,
+            /// The turn that it belongs to. It begins with the first call that names it.
+            turn: Option<Id>,
         },
-        /// Cancels a call.
+        /// Cancels a call. One that has ended is not affected.
         Cancel = "cancel" {
             /// The call.
-            key: u64,
+            id: Id,
         },
-        /// Detaches a call from its caller.
+        /// Detaches a call from its caller, who gets no `result`.
         Detach = "detach" {
             /// The call.
-            key: u64,
+            id: Id,
         },
-        /// Begins a turn.
-        TurnBegin = "turn_begin" {},
-        /// Ends a turn because the user interrupted.
+        /// Ends a turn because the user interrupted. It accepts no calls any more.
         BargeIn = "barge_in" {
             /// The turn.
-            turn: u64,
+            turn: Id,
         },
-        /// Ends a turn without an interruption.
+        /// Ends a turn without an interruption. It accepts no calls any more.
         TurnEnd = "turn_end" {
             /// The turn.
-            turn: u64,
+            turn: Id,
         },
-        /// Client: asks the assistant to stop a call, or all that a barge-in would stop.
+        /// Client: asks the assistant to stop a call, or all that a barge-in would stop. The reply is `done` or `failed`.
         AskToStop = "ask_to_stop" {
             /// The call's id.
             call: Option<String>,
         },
-        /// Assistant: shows the state of a view.
+        /// Assistant: shows the state of a view. The reply is `done` or `failed`.
         ShowView = "show_view" {
             /// The view.
             view: String,
@@ -251,7 +251,7 @@ messages! {
             /// A text that says the same.
             text: Option<String>,
         },
-        /// Starts to wait for a client.
+        /// Starts to wait for a client, until `stop_expecting`.
         Expect = "expect" {
             /// The client.
             identity: String,
@@ -266,14 +266,14 @@ messages! {
             /// The client.
             identity: String,
         },
-        /// Names the events that are outputs from now on. Before, all are.
+        /// Names the events that are outputs from now on, and `progress` that of own calls. Before, all are.
         Listen = "listen" {
             /// Their names.
             events: Vec<String>,
         },
-        /// Refuses new requests.
+        /// Refuses new requests as busy.
         Drain = "drain" {},
-        /// Leaves the room.
+        /// Leaves the room with a goodbye. Outputs follow, and later inputs have no effect.
         Close = "close" {},
     }
 }
@@ -298,7 +298,7 @@ impl Input {
     pub fn to_json(&self, at: f64) -> String {
         let mut out = Writer::default();
         out.open();
-        at.write_field("at", &mut out);
+        at.write_field("atMs", &mut out);
         self.write_fields(&mut out);
         out.close();
         out.finish()
@@ -335,7 +335,7 @@ messages! {
         },
         /// Takes the results of calls that a barge-in left running.
         LateResults = "late_results" {},
-        /// Whether a packet must still be sent.
+        /// Whether a packet must still be sent. A large one that need not is dropped without a report.
         IsWanted = "is_wanted" {
             /// The packet.
             packet: u64,

@@ -1,8 +1,8 @@
 //! Defines what inputs and queries return.
 
-use crate::{
-    form::{Json, Writer},
-    shared::{CallError, Count, Participant, Role, Tool},
+use super::{
+    form::{Id, Json, Writer},
+    shared::{CallError, Count, Execution, Participant, Readiness, Role, Tool},
 };
 
 record! {
@@ -20,6 +20,8 @@ record! {
     OfferedTool {
         /// The participant that offers it.
         owner: String,
+        /// The side that runs it.
+        execution: Execution,
         /// How the owner is called now, if it can be.
         reach: Option<String>,
         /// The tool.
@@ -35,27 +37,27 @@ record! {
         /// The tool.
         tool: String,
         /// The side that runs it.
-        execution: String,
+        execution: Execution,
         /// The caller.
         caller: String,
         /// The participant that must answer.
         owner: Option<String>,
-        /// The turn.
+        /// The number of its turn.
         turn: Option<u64>,
         /// The size of the arguments, in bytes.
-        request_bytes: u64,
+        request_bytes as "requestBytes": u64,
         /// The size of the result, in bytes.
-        result_bytes: Option<u64>,
+        result_bytes as "resultBytes": Option<u64>,
         /// When it was requested.
-        requested: f64,
+        requested as "requestedMs": f64,
         /// When the owner had it.
-        delivered: Option<f64>,
+        delivered as "deliveredMs": Option<f64>,
         /// When the tool started.
-        started: Option<f64>,
+        started as "startedMs": Option<f64>,
         /// When it was settled.
-        settled: Option<f64>,
+        settled as "settledMs": Option<f64>,
         /// When a result arrived too late.
-        late: Option<f64>,
+        late as "lateMs": Option<f64>,
         /// `ok` or an error code.
         outcome: Option<String>,
         /// Its state.
@@ -66,6 +68,8 @@ record! {
 record! {
     /// The outcome of a call that a barge-in left running.
     LateResult {
+        /// The caller's name of it, if it is remembered.
+        id: Option<Id>,
         /// The call's id.
         call: String,
         /// The tool.
@@ -77,7 +81,7 @@ record! {
         /// The failure.
         error: Option<CallError>,
         /// The time between the call and its end, in milliseconds.
-        took: f64,
+        took as "tookMs": f64,
         /// The parameters of a reported event.
         event: Option<Json>,
     }
@@ -86,27 +90,10 @@ record! {
 messages! {
     /// What an input or a query returns.
     write Reply("type") {
-        /// The tools are offered, except these.
+        /// The tools are offered, except these. Without `partial` nothing has changed if there is one.
         Offered = "offered" {
             /// The tools that are not offered.
-            left_out: Vec<LeftOut>,
-        },
-        /// The call has started.
-        Called = "called" {
-            /// The call's key.
-            key: u64,
-            /// The call's id.
-            call: String,
-        },
-        /// The call has not started.
-        Refused = "refused" {
-            /// The reason.
-            error: CallError,
-        },
-        /// The turn has begun.
-        Turn = "turn" {
-            /// The turn's key.
-            turn: u64,
+            left_out as "leftOut": Vec<LeftOut>,
         },
         /// It is done.
         Done = "done" {},
@@ -139,9 +126,9 @@ messages! {
             /// The bound assistant.
             bound: Option<String>,
             /// Calls that are not settled.
-            open_calls: u64,
+            open_calls as "openCalls": u64,
             /// Running jobs.
-            open_jobs: u64,
+            open_jobs as "openJobs": u64,
             /// Whether nothing is open.
             drained: bool,
             /// Grows when the readiness of a participant may have changed.
@@ -159,8 +146,8 @@ messages! {
         },
         /// Whether a participant is ready for calls.
         Readiness = "readiness" {
-            /// `ready`, `not_yet`, `not_bound` or `never`.
-            readiness: String,
+            /// Whether it is.
+            readiness: Readiness,
             /// The tools of one that is ready.
             tools: Option<Vec<Tool>>,
             /// Why it is not.

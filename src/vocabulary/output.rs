@@ -2,10 +2,11 @@
 
 use std::mem;
 
-use crate::{
-    form::{Json, Write, Writer},
+use super::{
+    form::{Id, Json, Write, Writer},
     shared::{
-        Attribute, CallError, CloseReason, ConnectionState, Lane, Participant, Peer, ProgressStatus, Tool,
+        Attribute, CallError, CloseReason, ConnectionState, Execution, Lane, Participant, Peer,
+        ProgressStatus, StopReason, Tool, UnacceptedReason,
     },
 };
 
@@ -42,7 +43,7 @@ messages! {
         Transmit = "transmit" {
             /// The packet's key.
             packet: u64,
-            /// The destinations. Empty only in a broadcast.
+            /// The identities that get it. Empty only in a broadcast.
             to: Vec<String>,
             /// Whether it is for the whole room.
             broadcast: bool,
@@ -52,7 +53,7 @@ messages! {
             lane: Lane,
             /// Whether it may be sent before larger ones that wait.
             overtakes: bool,
-            /// The stream, if it is too large for one packet.
+            /// The byte stream as which it is sent, if it is too large for one packet.
             stream: Option<StreamInfo>,
             /// The payload.
             bytes: Vec<u8>,
@@ -70,13 +71,13 @@ messages! {
             /// The arguments: an object.
             arguments: Json,
             /// When the job times out.
-            deadline: f64,
+            ends_at as "endsAtMs": f64,
             /// The whole time limit, in milliseconds.
-            limit: f64,
+            limit as "limitMs": f64,
             /// The metadata of the request.
             meta: Json,
         },
-        /// Ask a person.
+        /// Ask a person, and answer by `consent`. The arguments are checked first: `settle` with `invalid_parameters` answers, too.
         Ask = "ask" {
             /// The question.
             key: u64,
@@ -92,9 +93,9 @@ messages! {
             /// None if the arguments have more than 16 KiB so: nobody reads more, so the question must be refused.
             text: Option<String>,
             /// When a missing answer becomes a refusal.
-            until: f64,
+            until as "untilMs": f64,
         },
-        /// Select a participant.
+        /// Select a participant, and answer by `select`.
         Select = "select" {
             /// The selection.
             key: u64,
@@ -103,19 +104,38 @@ messages! {
             /// The candidates.
             candidates: Vec<Candidate>,
         },
-        /// Stop this job, or withdraw its question.
+        /// Stop this job, or withdraw its question. Its outcome is ignored.
         Abort = "abort" {
             /// The job.
             key: u64,
             /// The reason.
-            reason: String,
+            reason: StopReason,
+        },
+        /// A call of this participant has made progress.
+        Progress = "progress" {
+            /// The call.
+            id: Id,
+            /// Its id in the room.
+            call: String,
+            /// The state of the tool.
+            status: ProgressStatus,
+            /// A text.
+            message: Option<String>,
+            /// Structured content.
+            content: Option<Json>,
         },
         /// A call has ended: with a value or an error.
-        Settled = "settled" {
+        Result = "result" {
             /// The call.
-            key: u64,
+            id: Id,
             /// The value.
             value: Option<Json>,
+            /// What the model reads of the value, at most 32 KiB, unless that is the value itself.
+            for_model as "forModel": Option<String>,
+            /// Whether a model has to run, if there is a text for it.
+            needs_model as "needsModel": Option<bool>,
+            /// A text to speak exactly.
+            spoken: Option<String>,
             /// The error.
             error: Option<CallError>,
         },
@@ -144,6 +164,8 @@ messages! {
         ToolsChanged = "tools_changed" {
             /// The participant.
             owner: String,
+            /// The names of all tools that it offers now.
+            tools: Vec<String>,
         },
         /// Client: the bound assistant has changed.
         Bound = "bound" {
@@ -166,8 +188,8 @@ messages! {
         },
         /// Client: no assistant accepts the registration.
         Unaccepted = "unaccepted" {
-            /// `refused`, `no_assistant` or `not_assistant`.
-            why: String,
+            /// The kind of reason.
+            why: UnacceptedReason,
             /// The participant, if the reason is about one.
             by: Option<String>,
             /// The reason and what to do.
@@ -181,7 +203,10 @@ messages! {
             message: String,
         },
         /// The token does not allow the local participant to publish data.
-        NotAllowed = "not_allowed" {},
+        NotAllowed = "not_allowed" {
+            /// What to do.
+            message: String,
+        },
         /// The connection was lost or restored.
         Connection = "connection" {
             /// The state.
@@ -189,12 +214,14 @@ messages! {
         },
         /// A call was requested.
         Requested = "requested" {
+            /// The caller's name of it, if this participant made it.
+            id: Option<Id>,
             /// The call's id.
             call: String,
             /// The tool.
             tool: String,
             /// The side that runs it.
-            execution: String,
+            execution: Execution,
             /// The participant that must answer.
             owner: String,
             /// The caller.
@@ -202,15 +229,15 @@ messages! {
         },
         /// The owner has the request.
         Delivered = "delivered" {
+            /// The caller's name of it, if this participant made it.
+            id: Option<Id>,
             /// The call's id.
             call: String,
             /// The owner.
             owner: String,
         },
-        /// A call has made progress.
+        /// A call of another participant has made progress.
         Progress = "progress" {
-            /// The key of a local call.
-            key: Option<u64>,
             /// The call's id.
             call: String,
             /// The state of the tool.
@@ -227,13 +254,13 @@ messages! {
             /// The tool.
             tool: String,
             /// The side that ran it.
-            execution: String,
+            execution: Execution,
             /// The participant that had to answer.
             owner: Option<String>,
             /// `ok` or an error code.
             outcome: String,
             /// The time between request and outcome, in milliseconds.
-            took: f64,
+            took as "tookMs": f64,
         },
         /// A local tool failed, and the cause stays in this process.
         ToolFailed = "tool_failed" {
@@ -251,7 +278,7 @@ messages! {
             /// The type.
             kind: u64,
             /// The whole frame.
-            bytes: Vec<u8>,
+            frame: Json,
         },
         /// A peer reported an error.
         PeerError = "peer_error" {
@@ -272,6 +299,8 @@ messages! {
             what: String,
             /// How often.
             times: u64,
+            /// What to do, if its packets cannot be read.
+            message: Option<String>,
         },
         /// Client: the assistant shows the state of a view.
         View = "view" {
@@ -286,6 +315,8 @@ messages! {
         },
         /// A call that a barge-in left running has ended.
         LateResult = "late_result" {
+            /// The caller's name of it.
+            id: Option<Id>,
             /// The call's id.
             call: String,
             /// The tool.
@@ -328,11 +359,9 @@ impl Output {
     }
 
     /// Writes the output without its bytes, and returns them.
-    pub(crate) fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
+    pub fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
         let bytes = match &mut self {
-            Self::Transmit { bytes, .. } | Self::Event { event: Event::Frame { bytes, .. } } => {
-                Some(mem::take(bytes))
-            }
+            Self::Transmit { bytes, .. } => Some(mem::take(bytes)),
             _ => None,
         };
         (self.write(true), bytes)

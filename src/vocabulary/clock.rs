@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use toolbridge::clock::Instant;
-
-use crate::form::Malformed;
+use super::form::Malformed;
+use crate::clock::Instant;
 
 /// The latest time, in microseconds: the largest whole number that JavaScript holds exactly. It is after 285 years.
 const LATEST: u64 = (1 << 53) - 1;
@@ -17,11 +16,11 @@ const MARGIN: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// The driver's zero point.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
+pub struct Clock(Instant);
 
 impl Clock {
     #[cfg(all(target_family = "wasm", target_os = "unknown"))]
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(Instant::after_start(MARGIN))
     }
 
@@ -30,24 +29,24 @@ impl Clock {
         clippy::disallowed_methods,
         reason = "any instant can be the zero point; no time is read from it"
     )]
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(Instant::now() + MARGIN)
     }
 
     /// Returns the instant of an input.
-    pub(crate) fn instant(self, at: f64) -> Result<Instant, Malformed> {
-        Ok(self.0 + duration(at).map_err(|error| error.of("at"))?)
+    pub fn instant(self, at: f64) -> Result<Instant, Malformed> {
+        Ok(self.0 + duration(at).map_err(|error| error.of("atMs"))?)
     }
 
     /// Returns the time of an instant, in milliseconds, rounded up to microseconds.
-    pub(crate) fn time(self, instant: Instant) -> f64 {
+    pub fn time(self, instant: Instant) -> f64 {
         let nanos = instant.saturating_duration_since(self.0).as_nanos();
         to_millis(nanos.div_ceil(1_000))
     }
 }
 
 /// Returns the duration of this many milliseconds.
-pub(crate) fn duration(millis: f64) -> Result<Duration, Malformed> {
+pub fn duration(millis: f64) -> Result<Duration, Malformed> {
     let micros = (millis * MICROS).round();
     if (0.0..=LATEST as f64).contains(&micros) {
         Ok(Duration::from_micros(micros as u64))
@@ -57,12 +56,12 @@ pub(crate) fn duration(millis: f64) -> Result<Duration, Malformed> {
 }
 
 /// Returns a duration in milliseconds.
-pub(crate) fn millis(duration: Duration) -> f64 {
+pub fn millis(duration: Duration) -> f64 {
     to_millis(duration.as_micros())
 }
 
 /// Returns the microseconds of a time that was checked or is the core's.
-pub(crate) fn micros(millis: f64) -> u64 {
+pub fn micros(millis: f64) -> u64 {
     ((millis * MICROS).round() as u64).min(LATEST)
 }
 

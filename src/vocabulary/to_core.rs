@@ -1,9 +1,11 @@
 //! Converts plain types to those of the core.
 
-use toolbridge::{
+use std::time::Duration;
+
+use crate::{
     CallError, CallId, CloseReason as CoreCloseReason, Config as CoreConfig,
     ConnectionState as CoreConnectionState, EncodeError, ErrorCode, Progress, ToolError, ToolOptions, Value,
-    session::{Request, SelectionPolicy, SendFailure, TurnKey},
+    session::{Request, SelectionPolicy, SendFailure},
     tools::{ProgressStatus as CoreStatus, ToolHints},
     transport::{
         Incoming, Lane as CoreLane, Participant as CoreParticipant, ParticipantKind as CoreKind,
@@ -11,14 +13,14 @@ use toolbridge::{
     },
 };
 
-use crate::{
+use super::{
     clock::duration,
     create::{Choose, Config},
     form::{Json, Malformed},
     input::{SendFailureKind, Unreadable},
     shared::{
-        Attribute, BargeIn, CloseKind, CloseReason, ConnectionState, Consent, Lane, MetaEntry, NumberSetting,
-        Participant, ParticipantKind, Peer, ProgressStatus, TimeSetting, Tool, ToolFailure, Visibility,
+        Attribute, BargeIn, CloseKind, CloseReason, ConnectionState, Consent, Lane, MetaEntry, Participant,
+        ParticipantKind, Peer, ProgressStatus, Tool, ToolFailure, Visibility,
     },
 };
 
@@ -31,7 +33,7 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str, field: &str)
 
 /// Reads a value of the application. One that no frame can hold, because it is too large or too deep, is no malformed input: it
 /// decides the outcome of what it belongs to.
-pub(crate) fn body(json: &Json) -> std::result::Result<Value, EncodeError> {
+pub fn body(json: &Json) -> std::result::Result<Value, EncodeError> {
     Value::from_json(&json.text).map_err(EncodeError::from)
 }
 
@@ -47,18 +49,18 @@ fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-pub(crate) fn call_id(id: &str) -> Result<CallId> {
+pub fn call_id(id: &str) -> Result<CallId> {
     parsed(id, "call")
 }
 
 impl Peer {
-    pub(crate) fn to_core(&self) -> CorePeer {
+    pub fn to_core(&self) -> CorePeer {
         CorePeer::new(&*self.identity, &*self.sid)
     }
 }
 
 impl Participant {
-    pub(crate) fn into_core(self) -> CoreParticipant {
+    pub fn into_core(self) -> CoreParticipant {
         let kind = match self.kind {
             ParticipantKind::Standard => CoreKind::Standard,
             ParticipantKind::Agent => CoreKind::Agent,
@@ -77,35 +79,35 @@ impl Participant {
 }
 
 impl Tool {
-    pub(crate) fn into_core(self) -> Result<toolbridge::Tool> {
+    pub fn into_core(self) -> Result<crate::Tool> {
         let mut options = ToolOptions::default();
         options.consent = self.consent.map(|consent| match consent {
-            Consent::Never => toolbridge::Consent::Never,
-            Consent::OncePerSession => toolbridge::Consent::OncePerSession,
-            Consent::Always => toolbridge::Consent::Always,
+            Consent::Never => crate::Consent::Never,
+            Consent::OncePerSession => crate::Consent::OncePerSession,
+            Consent::Always => crate::Consent::Always,
         });
         options.timeout = self.timeout.map(duration).transpose()?;
         options.patience = self.patience.map(duration).transpose()?;
         options.cancel_grace = self.cancel_grace.map(duration).transpose()?;
         options.disclose = match self.disclose {
-            Visibility::Full => toolbridge::tools::Visibility::Full,
-            Visibility::Name => toolbridge::tools::Visibility::Name,
-            Visibility::Nothing => toolbridge::tools::Visibility::Nothing,
+            Visibility::Full => crate::tools::Visibility::Full,
+            Visibility::Name => crate::tools::Visibility::Name,
+            Visibility::Nothing => crate::tools::Visibility::Nothing,
         };
         options.prefer_client = self.prefer_client;
         options.barge_in = match self.barge_in {
-            BargeIn::Cancel => toolbridge::BargeIn::Cancel,
-            BargeIn::Finish => toolbridge::BargeIn::Finish,
-            BargeIn::Report => toolbridge::BargeIn::Report,
+            BargeIn::Cancel => crate::BargeIn::Cancel,
+            BargeIn::Finish => crate::BargeIn::Finish,
+            BargeIn::Report => crate::BargeIn::Report,
         };
         let mut hints = ToolHints::default();
         hints.destructive = self.destructive;
         hints.idempotent = self.idempotent;
         hints.read_only = self.read_only;
         hints.open_world = self.open_world;
-        let mut tool = toolbridge::Tool::new(parsed(&self.name, "name")?, self.description).options(options);
+        let mut tool = crate::Tool::new(parsed(&self.name, "name")?, self.description).options(options);
         if let Some(schema) = &self.schema {
-            tool = tool.schema(tree(schema, "schema")?);
+            tool = tool.schema(tree(schema, "inputSchema")?);
         }
         if let Some(title) = self.title {
             tool = tool.with_title(title);
@@ -117,7 +119,7 @@ impl Tool {
             tool = tool.with_source(source);
         }
         if let Some(schema) = &self.output_schema {
-            tool = tool.with_output_schema(tree(schema, "output_schema")?);
+            tool = tool.with_output_schema(tree(schema, "outputSchema")?);
         }
         if let Some(meta) = &self.meta {
             tool = tool.with_meta(tree(meta, "meta")?);
@@ -127,7 +129,7 @@ impl Tool {
 }
 
 impl CloseReason {
-    pub(crate) fn into_core(self) -> CoreCloseReason {
+    pub fn into_core(self) -> CoreCloseReason {
         let text = || self.text.unwrap_or_default().into();
         match self.kind {
             CloseKind::Closed => CoreCloseReason::Closed,
@@ -145,7 +147,7 @@ impl CloseReason {
 }
 
 impl Config {
-    pub(crate) fn into_core(self) -> Result<CoreConfig> {
+    pub fn into_core(self) -> Result<CoreConfig> {
         let choose = match self.choose {
             Choose::Nobody => SelectionPolicy::Nobody,
             Choose::First => SelectionPolicy::First,
@@ -182,10 +184,11 @@ impl Config {
             config = config.version(version);
         }
         for time in self.times {
-            set_time(&mut config, &time).map_err(|error| error.of(&time.name).of("times"))?;
+            set_time(&mut config, &time.name, time.value)
+                .map_err(|error| error.of(&time.name).of("times"))?;
         }
         for cap in self.caps {
-            set_cap(&mut config, &cap).map_err(|error| error.of(&cap.name).of("caps"))?;
+            set_cap(&mut config, &cap.name, cap.value).map_err(|error| error.of(&cap.name).of("caps"))?;
         }
         if let Some(bytes) = self.max_packet {
             config = config.max_packet(size(bytes));
@@ -194,90 +197,113 @@ impl Config {
     }
 }
 
-fn set_time(config: &mut CoreConfig, setting: &TimeSetting) -> Result<()> {
-    let times = &mut config.times;
-    let slot = match &*setting.name {
-        "call" => &mut times.call,
-        "longest_call" => &mut times.longest_call,
-        "owner_wait" => &mut times.owner_wait,
-        "grace" => &mut times.grace,
-        "heartbeat" => &mut times.heartbeat,
-        "memory" => &mut times.memory,
-        "hold" => &mut times.hold,
-        "silence" => &mut times.silence,
-        "rpc_silence" => &mut times.rpc_silence,
-        "announcement" => &mut times.announcement,
-        "stream_idle" => &mut times.stream_idle,
-        "stream" => &mut times.stream,
-        "claim" => &mut times.claim,
-        "denial" => &mut times.denial,
-        _ => return Err(Malformed::new("is no time of the configuration")),
+/// Defines settings of a configuration: their names, and what sets one.
+macro_rules! settings {
+    ($(#[$doc:meta])* $names:ident, $set:ident($value:ty), $what:literal: $($name:literal = $($field:ident).+,)*) => {
+        $(#[$doc])*
+        pub const $names: &[&str] = &[$($name),*];
+
+        fn $set(config: &mut CoreConfig, name: &str, value: $value) -> Result<()> {
+            match name {
+                $($name => config.$($field).+.set(value)?,)*
+                _ => return Err(Malformed::new(concat!("is no ", $what, " of the configuration"))),
+            }
+            Ok(())
+        }
     };
-    *slot = duration(setting.value)?;
-    Ok(())
 }
 
-fn set_cap(config: &mut CoreConfig, setting: &NumberSetting) -> Result<()> {
-    let caps = &mut config.caps;
-    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let slot = match &*setting.name {
-        "equal_calls" => {
-            caps.calls.equal_calls = small(setting.value);
-            return Ok(());
-        }
-        "calls_per_second" => {
-            caps.requests.calls_per_second = small(setting.value);
-            return Ok(());
-        }
-        "progress_per_second" => {
-            caps.requests.progress_per_second = small(setting.value);
-            return Ok(());
-        }
-        "max_packet" => &mut caps.frames.max_packet,
-        "max_incoming" => &mut caps.frames.max_incoming,
-        "max_frame" => &mut caps.frames.max_frame,
-        "max_frame_of_others" => &mut caps.frames.max_frame_of_others,
-        "streams_per_peer" => &mut caps.frames.streams_per_peer,
-        "stream_bytes" => &mut caps.frames.stream_bytes,
-        "held_frames" => &mut caps.frames.held_frames,
-        "held_bytes" => &mut caps.frames.held_bytes,
-        "held_frames_of_all" => &mut caps.frames.held_frames_of_all,
-        "retransmit_frames" => &mut caps.frames.retransmit_frames,
-        "retransmit_bytes" => &mut caps.frames.retransmit_bytes,
-        "id_bytes" => &mut caps.frames.id_bytes,
-        "open_per_peer" => &mut caps.calls.open_per_peer,
-        "open_calls" => &mut caps.calls.open_calls,
-        "open_bytes" => &mut caps.calls.open_bytes,
-        "late_results" => &mut caps.calls.late_results,
-        "late_bytes" => &mut caps.calls.late_bytes,
-        "call_log" => &mut caps.calls.call_log,
-        "table_entries" => &mut caps.requests.table_entries,
-        "table_bytes" => &mut caps.requests.table_bytes,
-        "remembered_peers" => &mut caps.requests.remembered_peers,
-        "running_jobs" => &mut caps.requests.running_jobs,
-        "waiting_jobs" => &mut caps.requests.waiting_jobs,
-        "progress_bytes" => &mut caps.requests.progress_bytes,
-        "message_bytes" => &mut caps.requests.message_bytes,
-        "open_questions" => &mut caps.requests.open_questions,
-        "open_prompts" => &mut caps.requests.open_prompts,
-        "count" => &mut caps.tools.count,
-        "description_bytes" => &mut caps.tools.description_bytes,
-        "schema_bytes" => &mut caps.tools.schema_bytes,
-        "registration_bytes" => &mut caps.tools.registration_bytes,
-        _ => return Err(Malformed::new("is no limit of the configuration")),
-    };
-    *slot = size(setting.value);
-    Ok(())
+trait Setting<V> {
+    fn set(&mut self, value: V) -> Result<()>;
 }
 
-pub(crate) fn connection_state(state: ConnectionState) -> TransportEvent {
+impl Setting<f64> for Duration {
+    fn set(&mut self, value: f64) -> Result<()> {
+        *self = duration(value)?;
+        Ok(())
+    }
+}
+
+impl Setting<u64> for usize {
+    fn set(&mut self, value: u64) -> Result<()> {
+        *self = size(value);
+        Ok(())
+    }
+}
+
+impl Setting<u64> for u32 {
+    fn set(&mut self, value: u64) -> Result<()> {
+        *self = Self::try_from(value).unwrap_or(Self::MAX);
+        Ok(())
+    }
+}
+
+settings! {
+    /// The names of the times of a configuration, which are in milliseconds.
+    TIMES, set_time(f64), "time":
+    "callMs" = times.call,
+    "longestCallMs" = times.longest_call,
+    "ownerWaitMs" = times.owner_wait,
+    "graceMs" = times.grace,
+    "heartbeatMs" = times.heartbeat,
+    "memoryMs" = times.memory,
+    "holdMs" = times.hold,
+    "silenceMs" = times.silence,
+    "rpcSilenceMs" = times.rpc_silence,
+    "announcementMs" = times.announcement,
+    "streamIdleMs" = times.stream_idle,
+    "streamMs" = times.stream,
+    "claimMs" = times.claim,
+    "denialMs" = times.denial,
+}
+
+settings! {
+    /// The names of the limits of a configuration: numbers of things, or of bytes.
+    CAPS, set_cap(u64), "limit":
+    "equalCalls" = caps.calls.equal_calls,
+    "openPerPeer" = caps.calls.open_per_peer,
+    "openCalls" = caps.calls.open_calls,
+    "openBytes" = caps.calls.open_bytes,
+    "lateResults" = caps.calls.late_results,
+    "lateBytes" = caps.calls.late_bytes,
+    "callLog" = caps.calls.call_log,
+    "maxPacket" = caps.frames.max_packet,
+    "maxIncoming" = caps.frames.max_incoming,
+    "maxFrame" = caps.frames.max_frame,
+    "maxFrameOfOthers" = caps.frames.max_frame_of_others,
+    "streamsPerPeer" = caps.frames.streams_per_peer,
+    "streamBytes" = caps.frames.stream_bytes,
+    "heldFrames" = caps.frames.held_frames,
+    "heldBytes" = caps.frames.held_bytes,
+    "heldFramesOfAll" = caps.frames.held_frames_of_all,
+    "retransmitFrames" = caps.frames.retransmit_frames,
+    "retransmitBytes" = caps.frames.retransmit_bytes,
+    "idBytes" = caps.frames.id_bytes,
+    "callsPerSecond" = caps.requests.calls_per_second,
+    "progressPerSecond" = caps.requests.progress_per_second,
+    "tableEntries" = caps.requests.table_entries,
+    "tableBytes" = caps.requests.table_bytes,
+    "rememberedPeers" = caps.requests.remembered_peers,
+    "runningJobs" = caps.requests.running_jobs,
+    "waitingJobs" = caps.requests.waiting_jobs,
+    "progressBytes" = caps.requests.progress_bytes,
+    "messageBytes" = caps.requests.message_bytes,
+    "openQuestions" = caps.requests.open_questions,
+    "openPrompts" = caps.requests.open_prompts,
+    "count" = caps.tools.count,
+    "descriptionBytes" = caps.tools.description_bytes,
+    "schemaBytes" = caps.tools.schema_bytes,
+    "registrationBytes" = caps.tools.registration_bytes,
+}
+
+pub fn connection_state(state: ConnectionState) -> TransportEvent {
     TransportEvent::ConnectionState(match state {
         ConnectionState::Connected => CoreConnectionState::Connected,
         ConnectionState::Reconnecting => CoreConnectionState::Reconnecting,
     })
 }
 
-pub(crate) fn packet(from: Option<&Peer>, lane: Lane, topic: String, bytes: Vec<u8>) -> TransportEvent {
+pub fn packet(from: Option<&Peer>, lane: Lane, topic: String, bytes: Vec<u8>) -> TransportEvent {
     let lane = match lane {
         Lane::Reliable => CoreLane::Reliable,
         Lane::Lossy => CoreLane::Lossy,
@@ -285,7 +311,7 @@ pub(crate) fn packet(from: Option<&Peer>, lane: Lane, topic: String, bytes: Vec<
     TransportEvent::Packet(Incoming::new(from.map(Peer::to_core), lane, topic, bytes))
 }
 
-pub(crate) fn unreadable(from: Option<&Peer>, why: Unreadable) -> TransportEvent {
+pub fn unreadable(from: Option<&Peer>, why: Unreadable) -> TransportEvent {
     let why = match why {
         Unreadable::Encrypted => CoreUnreadable::Encrypted,
         Unreadable::NotEncrypted => CoreUnreadable::NotEncrypted,
@@ -294,26 +320,21 @@ pub(crate) fn unreadable(from: Option<&Peer>, why: Unreadable) -> TransportEvent
     TransportEvent::Unreadable { from: from.map(Peer::to_core), why }
 }
 
-pub(crate) fn header(
-    id: &str,
-    topic: String,
-    length: Option<u64>,
-    header_attributes: Vec<Attribute>,
-) -> StreamPart {
+pub fn header(id: &str, topic: String, length: Option<u64>, header_attributes: Vec<Attribute>) -> StreamPart {
     let mut header = StreamHeader::new(id, topic, length);
     header.attributes.extend(attributes(header_attributes));
     StreamPart::Header(header)
 }
 
-pub(crate) fn chunk(id: &str, index: u64, bytes: Vec<u8>) -> StreamPart {
+pub fn chunk(id: &str, index: u64, bytes: Vec<u8>) -> StreamPart {
     StreamPart::Chunk { id: id.into(), index, bytes: bytes.into() }
 }
 
-pub(crate) fn trailer(id: &str, reason: String) -> StreamPart {
+pub fn trailer(id: &str, reason: String) -> StreamPart {
     StreamPart::Trailer { id: id.into(), reason }
 }
 
-pub(crate) fn send_failure(why: SendFailureKind, bytes: u64, max: u64, text: String) -> SendFailure {
+pub fn send_failure(why: SendFailureKind, bytes: u64, max: u64, text: String) -> SendFailure {
     match why {
         SendFailureKind::TooLarge => SendFailure::TooLarge { size: size(bytes), limit: size(max) },
         SendFailureKind::NotAllowed => SendFailure::NotAllowed,
@@ -324,7 +345,7 @@ pub(crate) fn send_failure(why: SendFailureKind, bytes: u64, max: u64, text: Str
     }
 }
 
-pub(crate) fn progress(status: ProgressStatus, message: Option<String>, content: Option<&Json>) -> Progress {
+pub fn progress(status: ProgressStatus, message: Option<String>, content: Option<&Json>) -> Progress {
     let mut progress = Progress::default();
     progress.status = match status {
         ProgressStatus::Pending => CoreStatus::Pending,
@@ -338,7 +359,7 @@ pub(crate) fn progress(status: ProgressStatus, message: Option<String>, content:
     progress
 }
 
-pub(crate) fn outcome(value: Option<&Json>, error: Option<Result<ToolFailure>>) -> toolbridge::Outcome {
+pub fn outcome(value: Option<&Json>, error: Option<Result<ToolFailure>>) -> crate::Outcome {
     match (value, error) {
         (Some(value), None) => body(value).map_err(ToolError::from),
         (None, Some(Ok(error))) => Err(tool_error(error).unwrap_or_else(ToolError::from)),
@@ -359,24 +380,35 @@ fn tool_error(failure: ToolFailure) -> std::result::Result<ToolError, EncodeErro
 }
 
 /// The plain form of a [`Request`].
-pub(crate) struct Call {
-    pub(crate) tool: String,
-    pub(crate) arguments: Json,
-    pub(crate) owner: Option<String>,
-    pub(crate) timeout: Option<f64>,
-    pub(crate) owner_wait: Option<f64>,
-    pub(crate) meta: Vec<MetaEntry>,
-    pub(crate) turn: Option<u64>,
+#[derive(Debug)]
+pub struct Call {
+    /// The tool.
+    pub tool: String,
+    /// The arguments: an object.
+    pub arguments: Json,
+    /// The participant that must run the tool.
+    pub to: Option<String>,
+    /// The time limit, in milliseconds.
+    pub timeout: Option<f64>,
+    /// The longest wait for a participant that offers the tool, in milliseconds.
+    pub owner_wait: Option<f64>,
+    /// Metadata.
+    pub meta: Vec<MetaEntry>,
 }
 
 impl Call {
     /// Returns the request, or the outcome of a call that no frame can hold.
-    pub(crate) fn into_core(self) -> Result<std::result::Result<Request, CallError>> {
+    ///
+    /// # Errors
+    /// A time cannot be one.
+    pub fn into_core(self) -> Result<std::result::Result<Request, CallError>> {
+        let time = |millis: Option<f64>, field: &str| {
+            millis.map(duration).transpose().map_err(|error| error.of(field))
+        };
         let mut request = Request::new(self.tool, Value::empty());
-        request.owner = self.owner.map(Into::into);
-        request.timeout = self.timeout.map(duration).transpose()?;
-        request.owner_wait = self.owner_wait.map(duration).transpose()?;
-        request.turn = self.turn.map(TurnKey::from_number);
+        request.owner = self.to.map(Into::into);
+        request.timeout = time(self.timeout, "timeoutMs")?;
+        request.owner_wait = time(self.owner_wait, "ownerWaitMs")?;
         let with_values = || {
             request.arguments = body(&self.arguments)?;
             for entry in &self.meta {
