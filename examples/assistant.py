@@ -51,7 +51,7 @@ class Bridge:
             line = json.loads(text)
             match line["type"]:
                 case "hello":
-                    assert (line["protocol"], line["version"]) == ("toolbridge-assistant", 1), line
+                    assert (line["protocol"], line["version"]) == ("toolbridge-assistant", 2), line
                 case "progress":
                     print("…", line.get("message", line["status"]))
                 case "result" if (call := self.open.pop(line["id"], None)) and not call.done():
@@ -59,8 +59,10 @@ class Bridge:
                 case "event" if line["event"] == "ready":
                     for tool in line["tools"]:
                         self.offered(tool).set()
-                case "event" if line["event"] in ("join_failed", "closed"):
+                case "event" if line["event"] == "join_failed":
                     reason = line["reason"]
+                case "event" if line["event"] == "closed":
+                    reason = line["reason"]["message"]
         raise ConnectionError(reason)
 
     async def until(self, awaited):
@@ -83,9 +85,9 @@ class Bridge:
         except asyncio.CancelledError:
             self.say(type="cancel", id=name)
             raise
-        if not line["ok"]:
+        if "error" in line:
             raise RuntimeError(line["error"]["message"])
-        return line["result"]
+        return line["value"]
 
     async def close(self):
         """Says goodbye to the room."""

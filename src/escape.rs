@@ -32,6 +32,24 @@ pub fn json(value: &Value) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
+/// Returns JSON without white space outside its texts like [`json`].
+pub fn json_text(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_dangerous) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if is_dangerous(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(character);
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// Writes JSON like [`json`], piece by piece.
 ///
 /// # Errors
@@ -87,5 +105,6 @@ mod tests {
         let shown = json(&value);
         assert!(shown.chars().all(|it| !is_dangerous(it)), "{shown:?}");
         assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+        assert_eq!(json_text(&value.to_string()), shown);
     }
 }

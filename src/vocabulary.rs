@@ -12,6 +12,7 @@ mod create;
 pub mod describe;
 pub mod from_core;
 mod input;
+mod lines;
 mod output;
 mod reply;
 mod shared;
@@ -22,6 +23,7 @@ pub use self::{
     form::{Id, Json, Malformed},
     from_core::Known,
     input::{Input, Query, SendFailureKind, Unreadable},
+    lines::{Line, LineCommand, LineEvent, LineLimits},
     output::{Candidate, Event, Output, StreamInfo},
     reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
     shared::{

@@ -805,6 +805,7 @@ macro_rules! messages {
         impl $crate::vocabulary::describe::Describe for $name {
             fn describe(table: &mut $crate::vocabulary::describe::Table) -> $crate::vocabulary::describe::Type {
                 table.messages(stringify!($name), $tag, &[$(stringify!($meta)),*], |table| {
+                    let _ = &table; // no message may have a field
                     vec![$((
                         stringify!($variant),
                         $text,
@@ -828,6 +829,7 @@ macro_rules! messages {
         impl $name {
             /// Takes the fields of the variant with this name, if there is one.
             pub fn read_fields(name: &str, fields: &mut $crate::vocabulary::form::Fields<'_>) -> Option<Self> {
+                let _ = &fields; // no message may have a field
                 Some(match name {
                     $($text => Self::$variant {
                         $($field: fields.take(key!($field $($key)?), default!($($default)?)),)*

@@ -20,7 +20,7 @@ use crate::{
 
 use super::{
     clock::{Clock, millis},
-    form::{Id, Json},
+    form::{Id, Json, Write as _, Writer},
     input::{Input, SendFailureKind, Unreadable},
     output::{Candidate, Event, Output, StreamInfo},
     reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
@@ -55,10 +55,11 @@ fn outcome(outcome: &Result<(), ErrorCode>) -> String {
     outcome.as_ref().map_or_else(ErrorCode::as_str, |()| "ok").to_owned()
 }
 
-/// Splits a result into value and error, of which one is present.
+/// Splits a result into value and error, of which one is present. A value that is no map is in one, as on the wire.
 pub fn settled(result: &Result<Value, CoreCallError>) -> (Option<Json>, Option<CallError>) {
     match result {
-        Ok(value) => (Some(body(value)), None),
+        Ok(value) if value.is_map() => (Some(body(value)), None),
+        Ok(value) => (Some(Json { text: format!("{{\"value\":{}}}", value.to_json_text()) }), None),
         Err(error) => (None, Some(CallError::from(error))),
     }
 }
@@ -143,21 +144,39 @@ impl From<CoreRole> for TokenRole {
     }
 }
 
-impl From<&CoreCallError> for CallError {
-    fn from(error: &CoreCallError) -> Self {
-        let mut it = Self {
-            kind: CallErrorKind::Other,
-            code: error.code().as_str().to_owned(),
-            message: error.to_string(),
+impl CallError {
+    /// Returns the error of a call that was not made.
+    pub fn nothing_ran(kind: CallErrorKind, code: &str, message: String) -> Self {
+        Self {
+            kind,
+            code: code.to_owned(),
+            message,
             for_model: None,
-            may_have_run: error.may_have_run(),
+            may_have_run: false,
             owner: None,
             owners: None,
             limit: None,
             size: None,
             max: None,
             partial: None,
-        };
+        }
+    }
+}
+
+impl CallError {
+    /// Returns it as JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut out = Writer::default();
+        self.write(&mut out);
+        serde_json::from_str(&out.finish()).unwrap_or_default()
+    }
+}
+
+impl From<&CoreCallError> for CallError {
+    fn from(error: &CoreCallError) -> Self {
+        let code = error.code();
+        let mut it = Self::nothing_ran(CallErrorKind::Other, code.as_str(), error.to_string());
+        it.may_have_run = error.may_have_run();
         it.kind = match error {
             CoreCallError::Tool(error) => {
                 let message = error.for_clients().to_string();
@@ -567,6 +586,10 @@ impl Event {
                 tool,
                 owner: owner.as_ref().map(text),
                 outcome: outcome(&how),
+                value: None,
+                error: None,
+                took: None,
+                parameters: None,
             },
             CoreEvent::ConsentVoid { tool, caller } => {
                 Self::ConsentVoid { tool: owned(tool.as_str()), caller: text(&caller) }
@@ -641,6 +664,15 @@ impl Record {
             outcome: record.outcome.as_ref().map(outcome),
             state: state.to_owned(),
         }
+    }
+}
+
+impl Event {
+    /// Returns the event of a late result with all of it.
+    pub fn late(late: &CoreLateResult, id: Option<Id>) -> Self {
+        let LateResult { id, call, tool, owner, value, error, took, event } = LateResult::from_core(late, id);
+        let outcome = error.as_ref().map_or_else(|| "ok".to_owned(), |error| error.code.clone());
+        Self::LateResult { id, call, tool, owner, outcome, value, error, took: Some(took), parameters: event }
     }
 }
 

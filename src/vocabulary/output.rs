@@ -325,6 +325,14 @@ messages! {
             owner: Option<String>,
             /// `ok` or an error code.
             outcome: String,
+            /// The value, in the line protocol. A session returns it by the query `late_results`, as what follows.
+            value: Option<Json>,
+            /// The error.
+            error: Option<CallError>,
+            /// The time between the call and its end, in milliseconds.
+            took as "tookMs": Option<f64>,
+            /// The parameters of a reported event.
+            parameters: Option<Json>,
         },
         /// A consent for the session no longer holds.
         ConsentVoid = "consent_void" {

@@ -320,6 +320,8 @@ names! {
         Limit = "limit",
         /// The arguments cannot be sent.
         Arguments = "arguments",
+        /// The line of the call is malformed: only in the line protocol.
+        BadCommand = "bad_command",
         /// This participant is not in the room, or has left it.
         Closed = "closed",
         /// Another reason.

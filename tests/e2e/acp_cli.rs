@@ -237,13 +237,13 @@ async fn of_an_assistant() -> anyhow::Result<()> {
     let call = json!({"type": "call", "id": 1, "tool": "coder", "arguments": prompt});
     brain.write(&call.to_string()).await?;
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
-    let said = result["result"].to_string();
-    ensure!(result["ok"] == true && said.contains("stdio") && said.contains("42"), "{result}");
+    let said = result["value"].to_string();
+    ensure!(said.contains("stdio") && said.contains("42"), "{result}");
     // What the person has allowed for always is taken back by a command.
     let permit = json!({"type": "call", "id": 2, "tool": "coder", "arguments": {"prompt": "permit edit"}});
     brain.write(&permit.to_string()).await?;
     let result = brain.json(json!({"type": "result", "id": 2})).await?;
-    ensure!(result["result"].to_string().contains("permit: o-allow_always"), "{result}");
+    ensure!(result["value"].to_string().contains("permit: o-allow_always"), "{result}");
     for count in [1, 0] {
         brain.write(r#"{"type": "forget_permissions"}"#).await?;
         brain.json(json!({"type": "event", "event": "permissions_forgotten", "count": count})).await?;

@@ -75,7 +75,7 @@ async fn driver_calls_tools_and_gets_events() -> anyhow::Result<()> {
     let mut desk = desk(&server, room, Some("brain")).await?;
     let mut brain = brain(&server, room)?;
     let hello = brain.json(json!({"type": "hello"})).await?;
-    ensure!(hello["version"] == 1 && hello["identity"] == "brain" && hello["room"] == room, "{hello}");
+    ensure!(hello["version"] == 2 && hello["identity"] == "brain" && hello["room"] == room, "{hello}");
     let odd = json!({"bytes": {"$bin": "AAEC/w=="}, "big": u64::MAX, "text": "grüß dich \u{1b}[2J"});
     ask(&mut brain, json!({"type": "call", "id": "odd", "tool": "echo", "arguments": odd.clone()})).await?;
     let requested = brain.json(json!({"event": "requested"})).await?;
@@ -83,7 +83,7 @@ async fn driver_calls_tools_and_gets_events() -> anyhow::Result<()> {
     ensure!(requested["id"] == "odd" && requested["owner"] == "desk", "{requested}");
     brain.json(json!({"type": "progress", "id": "odd", "status": "in_progress"})).await?;
     let result = brain.json(json!({"type": "result"})).await?;
-    ensure!(result["ok"] == true && result["id"] == "odd" && result["result"] == odd, "{result}");
+    ensure!(result["id"] == "odd" && result["value"] == odd, "{result}");
 
     ask(&mut brain, json!({"type": "call", "id": 2, "tool": "fail", "to": "desk"})).await?;
     let failed = brain.json(json!({"type": "result", "id": 2})).await?;
@@ -97,9 +97,10 @@ async fn driver_calls_tools_and_gets_events() -> anyhow::Result<()> {
     for (line, code) in [(3, "not_json"), (4, "bad_command"), (5, "bad_command")] {
         brain.json(json!({"type": "error", "line": line, "code": code})).await?;
     }
-    ask(&mut brain, json!({"type": "tools", "id": 9})).await?;
-    let tools = brain.json(json!({"type": "tools", "id": 9})).await?;
-    let names: Vec<_> = tools["tools"].as_array().context("no list")?.iter().map(|it| &it["name"]).collect();
+    ask(&mut brain, json!({"type": "tools"})).await?;
+    let tools = brain.json(json!({"type": "tools"})).await?;
+    let all = tools["tools"].as_array().context("no list")?;
+    let names: Vec<_> = all.iter().map(|it| &it["tool"]["name"]).collect();
     ensure!(names == ["echo", "count_words", "fail", "nap"], "{tools}");
 
     desk.line("fail: execution_error").await?;
@@ -109,7 +110,7 @@ async fn driver_calls_tools_and_gets_events() -> anyhow::Result<()> {
     let output = brain.finish().await?;
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
     let lines: Result<Vec<Value>, _> = output.stdout.lines().map(serde_json::from_str).collect();
-    ensure!(lines?.last().context("nothing")?["orderly"] == true, "{output:?}");
+    ensure!(lines?.last().context("nothing")?["reason"]["kind"] == "closed", "{output:?}");
     ensure!(!output.stdout.contains('\u{1b}'), "a terminal could be steered");
     Ok(())
 }
@@ -121,7 +122,9 @@ async fn own_programs_are_tools_that_the_room_observes() -> anyhow::Result<()> {
     let file = tools_file(room, PROGRAMS)?;
     let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "phone"];
     let mut brain = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
-    brain.json(json!({"event": "joined", "identity": "phone", "role": "client"})).await?;
+    let joined = brain.json(json!({"event": "joined"})).await?;
+    let who = &joined["participant"];
+    ensure!(who["identity"] == "phone" && who["role"] == "client", "{joined}");
     ask(&mut brain, json!({"type": "tools"})).await?;
     let tools = brain.json(json!({"type": "tools"})).await?;
     ensure!(tools["tools"][0]["execution"] == "server" && tools["tools"][0]["owner"] == "brain", "{tools}");
@@ -134,7 +137,7 @@ async fn own_programs_are_tools_that_the_room_observes() -> anyhow::Result<()> {
     let words = json!({"type": "call", "id": 1, "tool": "count_words", "arguments": {"text": "a b c"}});
     ask(&mut brain, words).await?;
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
-    ensure!(result["ok"] == true && result["result"]["value"].is_u64(), "{result}");
+    ensure!(result["value"]["value"].is_u64(), "{result}");
     event(&mut events, "the broadcast", |event| match event {
         toolbridge::Event::Settled { tool, outcome: Ok(()), .. } if tool == "count_words" => Some(()),
         _ => None,
@@ -169,27 +172,29 @@ async fn call_that_is_too_large_has_one_result_with_both_numbers() -> anyhow::Re
         let id = if end.contains("id") { 2 } else { 1 };
         let result = brain.json(json!({"type": "result", "id": id})).await?;
         let message = format!("the line has {size} bytes; the limit is {}", 24 * MIB);
-        let error = json!({"code": "too_large", "message": message, "mayHaveRun": false});
-        ensure!(result["ok"] == false && result["error"] == error, "{result}");
+        let error =
+            json!({"kind": "too_large", "code": "too_large", "message": message, "mayHaveRun": false});
+        ensure!(result["error"] == error, "{result}");
     }
     let grown = brain.peak_memory()?.saturating_sub(before);
     ensure!(grown < LINE / 2, "{grown} bytes more for a line of {LINE}");
-    // The request with its frame, and the command alone, exceed the limit of a frame.
-    for (id, text, what) in [(3, 16 * MIB - 100, "the request has "), (4, 17 * MIB, "the command has ")] {
+    // The request with its frame, and its arguments alone, exceed the limit of a frame.
+    for (id, text) in [(3, 16 * MIB - 100), (4, 17 * MIB)] {
         let call = json!({"type": "call", "id": id, "tool": "echo", "arguments": {"text": "a".repeat(text)}});
         ask(&mut brain, call).await?;
         let result = brain.json(json!({"type": "result", "id": id})).await?;
         let error = &result["error"];
         ensure!(error["code"] == "too_large" && error["mayHaveRun"] == false, "{result}");
         let message = error["message"].as_str().context("no message")?;
-        let size =
-            message.strip_prefix(what).and_then(|rest| rest.split_once(" bytes; the limit is 16777216"));
+        let size = message
+            .strip_prefix("the request has ")
+            .and_then(|rest| rest.split_once(" bytes; the limit is 16777216"));
         let size: usize = size.with_context(|| message.to_owned())?.0.parse()?;
         ensure!((16 * MIB..text + 400).contains(&size), "{message}");
     }
     ask(&mut brain, json!({"type": "call", "id": 5, "tool": "echo", "arguments": {"a": 1}})).await?;
     let result = brain.json(json!({"type": "result", "id": 5})).await?;
-    ensure!(result["result"] == json!({"a": 1}), "{result}");
+    ensure!(result["value"] == json!({"a": 1}), "{result}");
     let output = brain.finish().await?;
     let count = |word: &str| output.stdout.lines().filter(|line| line.contains(word)).count();
     ensure!((count(r#""type":"result""#), count(r#""type":"error""#)) == (5, 0), "{output:?}");
@@ -219,7 +224,7 @@ async fn cancel_line_ends_one_call_and_stop_order_ends_all() -> anyhow::Result<(
         ensure!(its.filter(|line| line.contains("cancelled")).count() == 1, "{output:?}");
     }
     ensure!(
-        output.stdout.lines().last().is_some_and(|line| line.contains(r#""orderly":true"#)),
+        output.stdout.lines().last().is_some_and(|line| line.contains(r#""reason":{"kind":"closed""#)),
         "{output:?}"
     );
     desk.line("nap: cancelled").await?;
@@ -236,7 +241,7 @@ async fn end_of_input_waits_for_open_calls() -> anyhow::Result<()> {
     let (desk, output) = tokio::join!(desk(&server, room, Some("brain")), brain.finish());
     let (_desk, output) = (desk?, output?);
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
-    ensure!(output.stdout.contains(r#"{"type":"result","id":1,"ok":true,"result":{}}"#), "{output:?}");
+    ensure!(output.stdout.contains(r#"{"type":"result","id":1,"value":{}}"#), "{output:?}");
     Ok(())
 }
 
@@ -259,10 +264,7 @@ async fn shell_pipeline_drives_the_assistant() -> anyhow::Result<()> {
     );
     let output = Program::other(&server, "sh", &["-c", &line]).run().await?;
     ensure!(output.code == Some(0) && output.stderr.is_empty(), "{output:?}");
-    ensure!(
-        output.stdout == "{\"type\":\"result\",\"id\":1,\"ok\":true,\"result\":{\"n\":7}}\n",
-        "{output:?}"
-    );
+    ensure!(output.stdout == "{\"type\":\"result\",\"id\":1,\"value\":{\"n\":7}}\n", "{output:?}");
     Ok(())
 }
 
@@ -286,9 +288,9 @@ async fn lost_room_ends_the_assistant_after_every_result() -> anyhow::Result<()>
     brain.json(json!({"type": "progress", "id": 1})).await?;
     server.room_service("DeleteRoom", room, json!({"room": room})).await?;
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
-    ensure!(result["ok"] == false && result["error"]["mayHaveRun"] == true, "{result}");
+    ensure!(result["error"]["mayHaveRun"] == true, "{result}");
     let closed = brain.json(json!({"event": "closed"})).await?;
-    ensure!(closed["orderly"] == false, "{closed}");
+    ensure!(closed["reason"]["kind"] != "closed", "{closed}");
     let output = soon("the end of the process", brain.ended()).await??;
     ensure!(output.code == Some(1) && output.stderr.lines().count() == 1, "{output:?}");
     Ok(())
@@ -301,7 +303,7 @@ async fn second_assistant_learns_that_the_client_is_bound() -> anyhow::Result<()
         let mut desk = desk(&server, room, listens_to).await?;
         let mut brain = brain(&server, room)?;
         ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo"})).await?;
-        brain.json(json!({"type": "result", "id": 1, "ok": true})).await?;
+        brain.json(json!({"type": "result", "id": 1})).await?;
         desk.line("bound to the assistant brain").await?;
         // A named desk reports this itself if the call arrives before the handshake.
         for to in [&["--to", "desk"][..], &[]] {
@@ -315,7 +317,7 @@ async fn second_assistant_learns_that_the_client_is_bound() -> anyhow::Result<()
             );
         }
         ask(&mut brain, json!({"type": "call", "id": 2, "tool": "echo"})).await?;
-        brain.json(json!({"type": "result", "id": 2, "ok": true})).await?;
+        brain.json(json!({"type": "result", "id": 2})).await?;
     }
     Ok(())
 }
@@ -367,12 +369,16 @@ async fn watch_without_a_role_receives_broadcasts() -> anyhow::Result<()> {
     let file = tools_file(room, PROGRAMS)?;
     let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "phone"];
     let mut brain = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
-    brain.json(json!({"event": "joined", "identity": "user", "role": null})).await?;
+    let joined = brain.json(json!({"event": "joined"})).await?;
+    ensure!(
+        joined["participant"]["identity"] == "user" && joined["participant"].get("role").is_none(),
+        "{joined}"
+    );
     // The phone can be named, and gets no request before it could reply; the call waits no longer than its limit.
     ask(&mut brain, json!({"type": "call", "id": 0, "tool": "double", "arguments": {"n": 1}})).await?;
-    brain.json(json!({"type": "result", "id": 0, "ok": true})).await?;
+    brain.json(json!({"type": "result", "id": 0})).await?;
     ask(&mut brain, json!({"type": "call", "id": 1, "tool": "echo", "arguments": {"n": 1}})).await?;
-    brain.json(json!({"type": "result", "id": 1, "ok": true})).await?;
+    brain.json(json!({"type": "result", "id": 1})).await?;
     let heard = watch
         .find("the broadcast", |line| {
             let value: Value = serde_json::from_str(line).ok()?;

@@ -327,6 +327,6 @@ async fn assistant_command() -> anyhow::Result<()> {
     brain.json(json!({"type": "hello"})).await?;
     brain.write(r#"{"type": "call", "id": 1, "tool": "get-sum", "arguments": {"a": 2, "b": 3}}"#).await?;
     let result = brain.json(json!({"type": "result", "id": 1})).await?;
-    ensure!(result["result"]["text"].as_str().is_some_and(|it| it.contains('5')), "{result}");
+    ensure!(result["value"]["text"].as_str().is_some_and(|it| it.contains('5')), "{result}");
     Ok(())
 }

@@ -253,11 +253,17 @@ async fn command_line() -> anyhow::Result<()> {
         anyhow::Ok((output.code, line))
     };
     let (code, line) = call(&["echo", r#"{"n": 1}"#]).await?;
-    ensure!(code == Some(0) && line["result"] == json!({"n": 1}), "{line}");
+    ensure!(code == Some(0) && line["value"] == json!({"n": 1}), "{line}");
     let (code, line) = call(&["fail"]).await?;
-    ensure!(code == Some(1) && line["code"] == "execution_error" && line["mayHaveRun"] == true, "{line}");
+    ensure!(
+        code == Some(1) && line["error"]["code"] == "execution_error" && line["error"]["mayHaveRun"] == true,
+        "{line}"
+    );
     let (code, line) = call(&["dance"]).await?;
-    ensure!(code == Some(4) && line["code"] == "unknown_tool" && line["mayHaveRun"] == false, "{line}");
+    ensure!(
+        code == Some(4) && line["error"]["code"] == "unknown_tool" && line["error"]["mayHaveRun"] == false,
+        "{line}"
+    );
     let _phone = client(&server, room, "phone", Client::builder().tool("double", "", double)).await?;
     let listed = Program::toolbridge(&server, &["tools", "--room", room]).run().await?;
     let is_app = |line: &str| line.starts_with(WEB) && line.contains("rpc 2") && line.contains("--via rpc");

@@ -32,7 +32,7 @@ fn protocol_text_is_printed_and_help_names_the_option() {
         "progress",
         "event",
         "error",
-        "version 1",
+        "version 2",
         "ready",
         "join_failed",
         "bad_command",

@@ -159,7 +159,7 @@ fn assistant_that_is_stopped_while_its_input_ends_writes_its_last_line() {
         drop(assistant.stdin.take());
         kill_process(Pid::from_child(&assistant), Signal::TERM).unwrap();
         let last = lines.last().unwrap_or_default();
-        assert!(last.contains("\"closed\"") && last.contains("\"orderly\":true"), "{n}: {last}");
+        assert!(last.contains("\"event\":\"closed\"") && last.contains("\"kind\":\"closed\""), "{n}: {last}");
         assert!(assistant.wait().unwrap().success(), "{n}");
     }
     server.kill().unwrap();

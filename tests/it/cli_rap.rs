@@ -116,7 +116,7 @@ async fn assistant_of_the_command_line_runs_the_tools_of_a_toolset() {
     assert_eq!(toolset.invocation().await.answer("Deployed.").await, 200);
     let ended = tokio::task::spawn_blocking(|| assistant.wait_with_output().unwrap()).await.unwrap();
     let printed = text(&ended.stdout);
-    assert!(printed.contains("\"ok\":true") && printed.contains("Deployed."), "{ended:?}");
+    assert!(printed.contains("\"value\":") && printed.contains("Deployed."), "{ended:?}");
     end([server]);
 }
 

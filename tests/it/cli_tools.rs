@@ -189,7 +189,7 @@ fn call_reports_in_json_and_status_whether_the_tool_ran() {
     ];
     let stage = Stage::new("statuses", &tools, Stdio::null(), "");
     let done = stage.json(&["echo", r#"{"n": 1}"#], 0);
-    assert_eq!((&done["outcome"], &done["result"]), (&json!("done"), &json!({"n": 1})), "{done}");
+    assert_eq!((&done["value"], &done["error"]), (&json!({"n": 1}), &Value::Null), "{done}");
     for time in ["joinMs", "waitMs", "tookMs"] {
         assert!(done[time].as_f64().unwrap() >= 0.0, "{done}");
     }
@@ -200,16 +200,18 @@ fn call_reports_in_json_and_status_whether_the_tool_ran() {
         (&["no_such_tool"], 4, "unknown_tool"),
     ] {
         let failed = stage.json(arguments, status);
-        assert_eq!((&failed["outcome"], &failed["code"]), (&json!("failed"), &json!(code)), "{failed}");
-        assert_eq!(failed["mayHaveRun"], status == 1, "{failed}");
-        assert!(failed["message"].is_string() && failed["tookMs"].is_f64(), "{failed}");
+        let error = &failed["error"];
+        assert_eq!((&error["code"], &error["mayHaveRun"]), (&json!(code), &json!(status == 1)), "{failed}");
+        assert!(error["message"].is_string() && failed["tookMs"].is_f64(), "{failed}");
     }
     let output = stage.call(&["hangs", "--timeout", "soon", "--json"]);
     assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
     let nowhere = ["hangs", "--url", "ws://127.0.0.1:1"];
     let failed = stage.json(&nowhere, 4);
     assert!(
-        failed["code"] == "not_joined" && failed["mayHaveRun"] == false && failed["tookMs"].is_null(),
+        failed["error"]["code"] == "not_joined"
+            && failed["error"]["mayHaveRun"] == false
+            && failed["tookMs"].is_null(),
         "{failed}"
     );
 }

@@ -142,14 +142,14 @@ class Assistant {
     if (line.type === 'event' && line.owner === PAGE && line.event === 'ready') {
       console.log(`\nThe page has joined with the tools ${line.tools.join(', ')}.`);
       this.#onReady();
-    } else if (line.type === 'event' && line.event === 'left' && line.identity === PAGE) {
+    } else if (line.type === 'event' && line.event === 'left' && line.peer.identity === PAGE) {
       console.log('\nThe page has left.');
     } else if (line.type === 'progress' && call !== undefined && line.message !== undefined) {
       console.log(`  ${line.message}`);
     } else if (line.type === 'result' && call !== undefined) {
       this.#calls.delete(line.id);
       const took = `${Math.round(performance.now() - call.begun)} ms`;
-      console.log(line.ok ? `← ${JSON.stringify(line.result)} (${took})` : `← error ${line.error.code}: ${line.error.message} (${took})`);
+      console.log(line.error === undefined ? `← ${JSON.stringify(line.value)} (${took})` : `← error ${line.error.code}: ${line.error.message} (${took})`);
       call.resolve();
     }
   }

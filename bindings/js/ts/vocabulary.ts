@@ -41,7 +41,7 @@ export type Readiness = 'ready' | 'not_yet' | 'not_bound' | 'never';
 export type UnacceptedReason = 'refused' | 'no_assistant' | 'not_assistant';
 
 /** The kind of reason why a call has no value. */
-export type CallErrorKind = 'tool' | 'unknown_tool' | 'ambiguous' | 'not_bound' | 'not_delivered' | 'not_allowed' | 'timeout' | 'lost' | 'cancelled' | 'detached' | 'turn_over' | 'too_many_equal' | 'too_large' | 'too_many_open' | 'busy' | 'limit' | 'arguments' | 'closed' | 'other';
+export type CallErrorKind = 'tool' | 'unknown_tool' | 'ambiguous' | 'not_bound' | 'not_delivered' | 'not_allowed' | 'timeout' | 'lost' | 'cancelled' | 'detached' | 'turn_over' | 'too_many_equal' | 'too_large' | 'too_many_open' | 'busy' | 'limit' | 'arguments' | 'bad_command' | 'closed' | 'other';
 
 /** The kind of reason why a connection ended. */
 export type CloseKind = 'closed' | 'duplicate_identity' | 'removed' | 'room_deleted' | 'room_closed' | 'server_shutdown' | 'connection_lost' | 'server' | 'token_expired' | 'refused';
@@ -596,6 +596,14 @@ export interface CoreEvents {
     readonly owner?: string;
     /** `ok` or an error code. */
     readonly outcome: string;
+    /** The value, in the line protocol. A session returns it by the query `late_results`, as what follows. */
+    readonly value?: Json;
+    /** The error. */
+    readonly error?: CoreCallError;
+    /** The time between the call and its end, in milliseconds. */
+    readonly tookMs?: number;
+    /** The parameters of a reported event. */
+    readonly parameters?: Json;
   };
   /** A consent for the session no longer holds. */
   consentVoid: {

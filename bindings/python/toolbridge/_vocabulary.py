@@ -69,6 +69,9 @@ EVENTS: dict[str, Fields] = {
     "settled": {
         "tookMs": ("took", None, True),
     },
+    "late_result": {
+        "tookMs": ("took", None, True),
+    },
 }
 
 #: The times of a participant: the names of the core, by those in Python.

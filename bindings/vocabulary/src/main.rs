@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf};
 
 use toolbridge::vocabulary::{
-    Create, Event, Input, Output, Query, Reply,
+    Create, Event, Input, Line, LineCommand, Output, Query, Reply,
     describe::{Describe, Field, Named, Shape, Table, Variant},
 };
 
@@ -47,6 +47,8 @@ impl Words {
         Reply::describe(&mut table);
         Event::describe(&mut table);
         Output::describe(&mut table);
+        LineCommand::describe(&mut table);
+        Line::describe(&mut table);
         Self { types: table.types }
     }
 
@@ -105,7 +107,8 @@ fn class_of(kind: &str) -> (&'static str, &'static [&'static str]) {
 fn classes(
     words: &Words,
 ) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str], &str)> {
-    let known = words.names("CallErrorKind").iter().filter(|(kind, _)| *kind != "other");
+    let known =
+        words.names("CallErrorKind").iter().filter(|(kind, _)| !["other", "bad_command"].contains(kind));
     known.map(|(kind, doc)| {
         let (class, fields) = class_of(kind);
         (*kind, class, fields, doc.as_str())

@@ -30,6 +30,9 @@ pub(crate) fn write(words: &Words) -> String {
         ("Reply", "Replies", "type"),
         ("Output", "Outputs", "type"),
         ("Event", "Events", "event"),
+        ("LineCommand", "Commands of the line protocol", "type"),
+        ("Line", "Lines of the line protocol", "type"),
+        ("LineEvent", "Events of the line protocol", "event"),
     ] {
         let _ = write!(out, "\n## {title}\n");
         if name == "Input" {

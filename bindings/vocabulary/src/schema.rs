@@ -17,7 +17,7 @@ pub(crate) fn write(words: &Words) -> String {
             }),
             Shape::Record(fields) => object(fields, None),
             Shape::Messages(tag, variants) => json!({
-                "oneOf": variants.iter().map(|variant| message(words, tag, variant, it.name == "Input")).collect::<Vec<_>>(),
+                "oneOf": variants.iter().map(|variant| message(words, it.name, tag, variant)).collect::<Vec<_>>(),
             }),
         };
         if it.name == "Config" {
@@ -37,17 +37,18 @@ pub(crate) fn write(words: &Words) -> String {
         "title": "toolbridge's vocabulary",
         "description": "What goes into a session and comes out of it, as JSON. The bindings carry it, and `toolbridge assistant` as lines. \
             A reader of outputs ignores unknown keys, events and types; in inputs they are errors, and null is a missing value.",
-        "oneOf": (["Create", "Input", "Query", "Reply", "Output"].map(|name| json!({"$ref": format!("#/$defs/{name}")}))),
+        "oneOf": (["Create", "Input", "Query", "Reply", "Output", "LineCommand", "Line"].map(|name| json!({"$ref": format!("#/$defs/{name}")}))),
         "$defs": all,
     });
     format!("{schema:#}\n")
 }
 
 /// An object whose first field has the name of its type.
-fn message(words: &Words, tag: &str, variant: &Variant, is_timed: bool) -> Value {
+fn message(words: &Words, of: &str, tag: &str, variant: &Variant) -> Value {
     if variant.tag == "event" {
         // The fields of an event are those of its output.
-        let events = words.variants("Event").iter().map(|event| {
+        let events = if of == "Line" { "LineEvent" } else { "Event" };
+        let events = words.variants(events).iter().map(|event| {
             let mut schema = object(&event.fields, Some(("event", event.tag)));
             schema["properties"]["type"] = json!({"const": "event"});
             schema["description"] = event.doc.as_str().into();
@@ -56,8 +57,8 @@ fn message(words: &Words, tag: &str, variant: &Variant, is_timed: bool) -> Value
         return json!({"oneOf": events.collect::<Vec<_>>(), "description": variant.doc});
     }
     let mut schema = object(&variant.fields, Some((tag, variant.tag)));
-    if is_timed {
-        schema["properties"]["atMs"] = json!({"type": "number", "minimum": 0, "description": "The time since the driver's zero point, in milliseconds."});
+    if of == "Input" {
+        schema["properties"]["atMs"] = json!({"type": "number", "minimum": 0, "description": "The time since the driver's zero point, in milliseconds. Not in lines."});
     }
     schema["description"] = variant.doc.as_str().into();
     schema

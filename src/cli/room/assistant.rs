@@ -27,12 +27,14 @@ use crate::cli::{
         text,
     },
 };
-use toolbridge::{Assistant, AssistantBuilder, CloseReason, Role};
+use toolbridge::{
+    Assistant, AssistantBuilder, CloseReason, Role,
+    vocabulary::{Line, LineEvent},
+};
 
 mod command;
 mod conversation;
 mod input;
-mod messages;
 mod output;
 
 /// The specification of the line protocol.
@@ -42,7 +44,7 @@ const PROTOCOL_TEXT: &str = include_str!("assistant/assistant.md");
 const AFTERWORD: &str = "\
 Write calls to stdin as JSON lines; results and events arrive on stdout as JSON lines:
   {\"type\": \"call\", \"id\": 1, \"tool\": \"get_battery\", \"arguments\": {}, \"to\": \"phone\"}
-  {\"type\":\"result\",\"id\":1,\"ok\":true,\"result\":{\"level\":0.8}}
+  {\"type\":\"result\",\"id\":1,\"value\":{\"level\":0.8}}
 After stdin ends, the command waits for open calls. For the full protocol run:
   toolbridge assistant --protocol";
 
@@ -128,7 +130,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let assistant = match join(builder, &arguments.room_arguments).await {
         // The controlling program reads standard output only.
         Err(Failure::Failed(reason)) => {
-            writeln!(io::stdout(), "{}", text::json(&messages::join_failed(&reason)))?;
+            writeln!(io::stdout(), "{}", text::json_text(&failed(&reason)))?;
             return Err(Failure::Failed(reason));
         }
         joined => joined?,
@@ -158,10 +160,11 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let input = input::start(io::stdin);
     let mut conversation = Conversation::new(assistant.clone(), out).recorded(&arguments.record);
     if let Some(listener) = &listener {
-        conversation = conversation.announce(messages::mcp(&listener.url(), listener.token()));
+        conversation =
+            conversation.announce(LineEvent::Mcp { url: listener.url(), token: listener.token().to_owned() });
     }
     if let Some(toolset) = &toolset {
-        conversation = conversation.announce(messages::rap(toolset.url()));
+        conversation = conversation.announce(LineEvent::Rap { url: toolset.url().to_owned() });
     }
     let room = assistant.room();
     let ended = tokio::select! {
@@ -209,6 +212,11 @@ async fn last_lines(
         written = flushed => written,
         () = given_up => Ok(()),
     }
+}
+
+/// The only line if the room was not joined.
+fn failed(reason: &str) -> String {
+    Line::Event { event: LineEvent::JoinFailed { reason: reason.to_owned() } }.to_json()
 }
 
 async fn join(builder: AssistantBuilder, room_arguments: &RoomArguments) -> Result<Assistant, Failure> {

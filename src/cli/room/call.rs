@@ -28,6 +28,7 @@ use crate::cli::{
 use toolbridge::{
     Assistant, CallError, Event, Events, Identity, Role, Tool, ToolError, ToolResult, Value,
     transport::Participant,
+    vocabulary::{self, CallErrorKind},
 };
 
 /// The time before a message says what the command is waiting for.
@@ -83,7 +84,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_parser = clock::limit, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// Print one JSON object with the outcome: the result, or code, message and mayHaveRun; and the times
+    /// Print one JSON object with `value`, or `error` with its code, message and mayHaveRun; and the times
     #[arg(long)]
     json: bool,
 
@@ -127,7 +128,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
         Ok(assistant) => assistant,
         Err(Failure::Failed(message)) => {
             return if arguments.json {
-                print(&failure("not_joined", &message, false, &times))?;
+                print(&failure(&stopped(CallErrorKind::Closed, "not_joined", message, false), &times))?;
                 Err(Failure::Reported(Failure::NOTHING_RAN))
             } else {
                 Err(Failure::NothingRan(message))
@@ -149,7 +150,8 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let recorded = arguments.record.outcome(assistant.recording());
     let Some(result) = result else {
         if arguments.json {
-            print(&failure("cancelled", "the call was interrupted", times.took.is_some(), &times))?;
+            let (message, ran) = ("the call was interrupted".to_owned(), times.took.is_some());
+            print(&failure(&stopped(CallErrorKind::Cancelled, "cancelled", message, ran), &times))?;
         }
         return Err(Failure::Interrupted);
     };
@@ -341,24 +343,32 @@ fn print(json: &Json) -> io::Result<()> {
 fn show_json(result: Result<Value, CallError>, times: &Times) -> Result<(), Failure> {
     match result {
         Ok(body) => {
-            let mut line = json!({"outcome": "done", "result": for_people(&body)});
+            let mut line = json!({"value": for_people(&body)});
             times.add_to(&mut line);
             print(&line)?;
             Ok(())
         }
         Err(error) => {
-            let (code, ran) = (error.code(), error.may_have_run());
-            let message = ToolError::from(error).for_clients().message().to_owned();
-            print(&failure(code.as_str(), &message, ran, times))?;
+            let ran = error.may_have_run();
+            let plain = vocabulary::CallError::from(&error);
+            // What is for the model alone stays out of it.
+            let partial = ToolError::from(error).for_clients().partial().map(Value::to_json_text);
+            let partial = partial.map(|text| vocabulary::Json { text });
+            print(&failure(&vocabulary::CallError { for_model: None, partial, ..plain }, times))?;
             Err(Failure::Reported(if ran { Failure::FAILED } else { Failure::NOTHING_RAN }))
         }
     }
 }
 
-fn failure(code: &str, message: &str, may_have_run: bool, times: &Times) -> Json {
-    let mut line = json!({"outcome": "failed", "code": code, "message": message, "mayHaveRun": may_have_run});
+fn failure(error: &vocabulary::CallError, times: &Times) -> Json {
+    let mut line = json!({"error": error.to_json()});
     times.add_to(&mut line);
     line
+}
+
+/// The error of a call that this command has ended.
+fn stopped(kind: CallErrorKind, code: &str, message: String, may_have_run: bool) -> vocabulary::CallError {
+    vocabulary::CallError { may_have_run, ..vocabulary::CallError::nothing_ran(kind, code, message) }
 }
 
 impl Times {

@@ -2,7 +2,7 @@
 
 pub(in crate::cli) use toolbridge::{
     cli_support::counted,
-    escape::{json, plain, write_json},
+    escape::{json, json_text, plain, write_json},
 };
 
 /// What the library calls a setting, and how a person sets it on the command line.

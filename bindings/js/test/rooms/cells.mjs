@@ -134,8 +134,8 @@ const ASSISTANTS = {
       },
       result: async (name) => {
         const { result, measure } = calls.get(name);
-        const { ok, result: value, error } = await result;
-        return ok ? { value: measure ? measured(value) : value } : { error };
+        const { value, error } = await result;
+        return error === undefined ? { value: measure ? measured(value) : value } : { error };
       },
       progress: (name, message) => program.line((line) => line.type === 'progress' && line.id === calls.get(name).id && line.message === message),
       cancel: (name) => program.say({ type: 'cancel', id: calls.get(name).id }),

@@ -77,7 +77,7 @@ for (const [name, start, parts] of [
     const listed = await toolbridge('tools', '--room', room, '--json');
     assert.deepEqual(JSON.parse(listed.out).filter(({ owner }) => owner === 'phone').map(({ name }) => name).sort(), ['ask', 'broken', 'echo', 'erase', 'fail', 'hang', 'length', 'make', 'note', 'remove', 'steps', 'strict', 'until'], listed.err);
     const called = await callOnce(room, 'echo', { text: 'hi' });
-    assert.deepEqual(called.result, { text: 'hi' }, JSON.stringify(called));
+    assert.deepEqual(called.value, { text: 'hi' }, JSON.stringify(called));
     const pinged = await toolbridge('ping', '--room', room, '--count', '50', '--interval', '0ms');
     assert.equal(pinged.status, 0, pinged.out + pinged.err);
   });
@@ -87,12 +87,12 @@ for (const [name, start, parts] of [
     const room = freshRoom();
     const { packets } = await start(t, room);
     const agent = await assistant(t, room);
-    assert.equal((await agent.call('echo', { text: 'hi' })).ok, true); // the first request is sent on the reliable channel
+    assert.equal((await agent.call('echo', { text: 'hi' })).error, undefined); // the first request is sent on the reliable channel
     const all = [];
     // Not each one: a machine that is busy for 5 ms has the acknowledgement sent by itself.
     for (let n = 0; n < 200 && !all.includes('lossy'); n += 1) {
       await packets();
-      assert.equal((await agent.call('echo', { text: 'hi' })).ok, true);
+      assert.equal((await agent.call('echo', { text: 'hi' })).error, undefined);
       all.push((await packets()).join(' '));
     }
     assert.equal(all.at(-1), 'lossy', all.join(', '));
@@ -102,13 +102,13 @@ for (const [name, start, parts] of [
     const room = freshRoom();
     const { can, seen } = await start(t, room);
     const agent = await assistant(t, room);
-    assert.equal((await agent.call('note', { what: 'before' })).ok, true);
+    assert.equal((await agent.call('note', { what: 'before' })).error, undefined);
     await allowData(room, 'phone', false);
     await can(false);
-    assert.equal((await agent.call('note', { what: 'meanwhile' }, { timeoutMs: 2_000 })).ok, false);
+    assert.notEqual((await agent.call('note', { what: 'meanwhile' }, { timeoutMs: 2_000 })).error, undefined);
     await allowData(room, 'phone', true);
     await can(true);
-    assert.equal((await agent.call('note', { what: 'after' })).ok, true);
+    assert.equal((await agent.call('note', { what: 'after' })).error, undefined);
     assert.deepEqual((await seen()).filter((what) => ['before', 'meanwhile', 'after'].includes(what)), ['before', 'after']);
   });
 }
@@ -129,7 +129,7 @@ test('Chromium: reload during a call loses it at once, and the new page is calle
   assert.ok(performance.now() - begun < 4_000, `${performance.now() - begun} ms`);
   await page.waitForFunction(() => globalThis.ready);
   await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'phone', { role: 'client' }), registered: true });
-  assert.deepEqual((await agent.call('echo', { a: 1 })).result, { a: 1 });
+  assert.deepEqual((await agent.call('echo', { a: 1 })).value, { a: 1 });
 });
 
 test('Chromium: page whose policy forbids WebAssembly uses plain JavaScript, with a warning', browser, async (t) => {
@@ -137,7 +137,7 @@ test('Chromium: page whose policy forbids WebAssembly uses plain JavaScript, wit
   const policy = `default-src 'none'; script-src 'self'; connect-src 'self' ws: http:`;
   const { page } = await inChromium(t, room, { policy });
   const called = await callOnce(room, 'echo', { text: 'hi' });
-  assert.deepEqual(called.result, { text: 'hi' }, JSON.stringify(called));
+  assert.deepEqual(called.value, { text: 'hi' }, JSON.stringify(called));
   const warnings = page.logs.filter((line) => line.includes('WebAssembly cannot be used'));
   assert.equal(warnings.length, 1, page.logs.join('\n'));
 });
@@ -147,7 +147,7 @@ test('Chromium: toolbridge/js works under a strict policy, without a warning', b
   const policy = `default-src 'none'; script-src 'self'; connect-src 'self' ws: http:`;
   const { page } = await inChromium(t, room, { policy, entry: 'toolbridge/js' });
   const called = await callOnce(room, 'echo', { text: 'hi' });
-  assert.deepEqual(called.result, { text: 'hi' }, JSON.stringify(called));
+  assert.deepEqual(called.value, { text: 'hi' }, JSON.stringify(called));
   assert.deepEqual(page.logs.filter((line) => line.includes('WebAssembly')), []);
 });
 
@@ -175,7 +175,7 @@ test('Node: room that is encrypted end to end', { ...needs('server', 'toolbridge
   writeFileSync(file, 'a shared key', { mode: 0o600 });
   await inNode(t, room, { encryption: { keyProviderOptions: { sharedKey: new TextEncoder().encode('a shared key') } } });
   const called = await callOnce(room, 'echo', { text: 'a'.repeat(20_000) }, '--e2ee-key-file', file);
-  assert.equal(called.result?.text.length, 20_000, JSON.stringify(called).slice(0, 300));
+  assert.equal(called.value?.text.length, 20_000, JSON.stringify(called).slice(0, 300));
   // Without the key nothing is readable.
   const refused = await callOnce(room, 'echo', {}, '--wait', '2s');
   assert.equal(refused.outcome, 'failed');

@@ -37,7 +37,7 @@ test('Chromium: timers that are a minute late, as in a hidden tab, do no harm', 
   let calls = 0;
   // Longer than any time after which a silent participant counts as lost.
   while (performance.now() - begun < 15_000) {
-    assert.deepEqual((await agent.call('echo', { calls })).result, { calls });
+    assert.deepEqual((await agent.call('echo', { calls })).value, { calls });
     calls += 1;
     if (calls % 20 === 0) assert.equal((await agent.call('hang', { calls }, { timeoutMs: 2_500 })).error.code, 'timeout');
   }
@@ -47,7 +47,7 @@ test('Chromium: timers that are a minute late, as in a hidden tab, do no harm', 
   assert.equal((await hang.result).error.code, 'cancelled');
   assert.equal(await page.evaluate(() => globalThis.until('stopped: caller')), true);
   await page.evaluate(() => (globalThis.isHidden = false));
-  assert.deepEqual((await agent.call('echo', { shown: true })).result, { shown: true });
+  assert.deepEqual((await agent.call('echo', { shown: true })).value, { shown: true });
   assert.deepEqual(agent.lines.filter(({ event }) => event === 'left' || event === 'violation'), []);
 });
 
@@ -87,7 +87,7 @@ for (const disconnectOnPageLeave of [true, false]) {
     assert.ok(performance.now() - begun < 4_000, `${performance.now() - begun} ms`);
     assert.equal((await agent.call('echo', {}, { ownerWaitMs: 100 })).error.code, 'unknown_tool');
     await page.send('Page.setWebLifecycleState', { state: 'active' });
-    assert.deepEqual((await agent.call('echo', { again: true }, { ownerWaitMs: 20_000 })).result, { again: true });
+    assert.deepEqual((await agent.call('echo', { again: true }, { ownerWaitMs: 20_000 })).value, { again: true });
     assert.equal(await page.evaluate(() => globalThis.wasFrozen), true);
   });
 }

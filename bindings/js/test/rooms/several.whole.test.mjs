@@ -108,7 +108,7 @@ test('three clients: command line calls a page and two in Node', { ...needs('ser
   const { error } = await agent.call('echo', {});
   assert.equal(error.code, 'ambiguous');
   assert.deepEqual([...error.owners].sort(), [...clients].sort());
-  for (const to of clients) assert.deepEqual((await agent.call('echo', { to }, { to })).result, { to });
+  for (const to of clients) assert.deepEqual((await agent.call('echo', { to }, { to })).value, { to });
 });
 
 test('a stranger’s forged answer settles no call, in Node', { ...needs('server'), timeout: 120_000 }, async (t) => {

@@ -161,11 +161,11 @@ async def test_command_line_calls_the_tools_of_a_python_client() -> None:
 
         async def refused(tool: str, arguments: Any = {}, /, *, more: Any = {}, **fields: Any) -> None:
             line = await agent.call(tool, arguments, **more)
-            assert line["ok"] is False
+            assert "error" in line
             assert {field: line["error"].get(field) for field in fields} == fields, line
 
-        assert (await agent.call("echo", {"a": [1, "ö", None]}))["result"] == {"a": [1, "ö", None]}
-        assert (await agent.call("add", {"a": 2}))["result"] == {"value": 3}
+        assert (await agent.call("echo", {"a": [1, "ö", None]}))["value"] == {"a": [1, "ö", None]}
+        assert (await agent.call("add", {"a": 2}))["value"] == {"value": 3}
         await refused("fail", code="out_of_range", message="the watch is out of range", mayHaveRun=True)
         await refused("broken", code="execution_error", message="the tool failed")
         await refused("add", {"a": "x"}, code="invalid_parameters", message="a: it must be a number", mayHaveRun=False)
@@ -188,9 +188,9 @@ async def test_command_line_calls_the_tools_of_a_python_client() -> None:
         steps = agent.begin("steps")
         await agent.progress(steps, "half")
         phone.go.set()
-        assert (await agent.result(steps))["result"] == {"value": "done"}
+        assert (await agent.result(steps))["value"] == {"value": "done"}
 
-        assert (await agent.call("remove"))["result"] == {"value": "gone"}
+        assert (await agent.call("remove"))["value"] == {"value": "gone"}
         await refused("remove", {"no": True}, code="permission_denied", mayHaveRun=False)
         asked = agent.begin("remove", {"never": True})
         await phone.until("asked")
@@ -204,9 +204,9 @@ async def test_frames_of_14_kb_to_16_mib_pass_to_a_python_client_and_back() -> N
     async with python_client(name), assistant_program(name) as agent:
         for size in (14_000, 15_001, 1024 * 1024):
             result = await agent.call("echo", {"text": "a" * size}, timeoutMs=30_000)
-            assert len(result["result"]["text"]) == size
+            assert len(result["value"]["text"]) == size
         result = await agent.call("length", {"text": "a" * (MAX - 1_000)}, timeoutMs=LARGEST_LIMIT * 1000)
-        assert result.get("result") == {"value": MAX - 1_000}, result
+        assert result.get("value") == {"value": MAX - 1_000}, result
 
 
 @in_loop
@@ -306,13 +306,13 @@ async def test_client_whose_handler_blocks_the_loop_is_late_and_lost_only_after_
     async with python_client(name) as (_, client, _), assistant_program(name) as agent:
         blocks = agent.begin("block", {"seconds": 3}, timeoutMs=30_000)
         others = [agent.begin("add", {"a": n}, timeoutMs=30_000) for n in range(3)]
-        assert (await agent.result(blocks))["result"] == {"value": "done"}
-        assert [(await agent.result(id))["result"] for id in others] == [{"value": n + 1} for n in range(3)]
+        assert (await agent.result(blocks))["value"] == {"value": "done"}
+        assert [(await agent.result(id))["value"] for id in others] == [{"value": n + 1} for n in range(3)]
         assert client.stats()["blocked_loop"] >= 1
         # The grace period is 5 s. Afterwards the client is called again.
         error = (await agent.call("block", {"seconds": 10}, timeoutMs=30_000))["error"]
         assert (error["code"], error["mayHaveRun"]) == ("lost", True)
-        assert (await agent.call("add", {"a": 1}, timeoutMs=30_000, ownerWaitMs=20_000))["result"] == {"value": 2}
+        assert (await agent.call("add", {"a": 1}, timeoutMs=30_000, ownerWaitMs=20_000))["value"] == {"value": 2}
 
 
 @in_loop

@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use serde_json::Value as Json;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    command::{self, Call, Command, CommandError, Id, TOO_LONG},
-    input::{Line, MAX_LINE, Text},
-    messages,
+    command::{self, COMMANDS, Command, CommandError, TOO_LONG},
+    input::{self, MAX_LINE, Text},
 };
 use crate::cli::{
     room::{client, record_option::RecordOption},
@@ -19,14 +17,24 @@ use crate::cli::{
     },
 };
 use toolbridge::{
-    Assistant, CallId, CloseReason, Event, Events, Identity, Turn, adapter::acp, transport::Peer,
+    Assistant, CallError, CallId, CloseReason, Event, Events, Identity, Turn, Value,
+    adapter::acp,
+    tools::Offer,
+    transport::Peer,
+    vocabulary::{
+        self, Id, Input, Known, Line, LineEvent, LineLimits, OfferedTool, Output, Reply, clock::duration,
+        to_core::body,
+    },
 };
+
+/// The name of the line protocol.
+const PROTOCOL: &str = "toolbridge-assistant";
+
+/// The version of the line protocol. It changes only when a conforming controlling program would no longer work.
+const VERSION: u64 = 2;
 
 /// The maximum number of open calls, as in a session. While it is reached, no input line is read.
 pub(super) const OPEN_CALLS: usize = 1024;
-
-/// The code of a call that keeps running after a barge-in.
-const DETACHED: &str = "detached";
 
 /// The maximum number of remembered turns. Older turns accept no calls and cannot be interrupted.
 const TURNS: usize = 64;
@@ -74,8 +82,10 @@ pub(super) struct Conversation<'a> {
     lines: mpsc::Receiver<CallLine>,
     /// The controlling program's ids for the calls in the room, until the calls have settled.
     names: HashMap<CallId, Id>,
-    /// The controlling program's turns, oldest first, including interrupted ones.
-    turns: VecDeque<(Id, Turn)>,
+    /// The controlling program's turns, oldest first, including interrupted ones. None: it has ended.
+    turns: VecDeque<(Id, Option<Turn>)>,
+    /// The events that are told; `None`: all.
+    heard: Option<Vec<String>>,
     /// The participants reported as joined.
     present: BTreeSet<Peer>,
     /// The clients that offer tools.
@@ -83,7 +93,7 @@ pub(super) struct Conversation<'a> {
     /// Whether `not_allowed` was reported. It is reported once.
     not_allowed_reported: bool,
     /// Events to report after the first line.
-    announcements: Vec<Json>,
+    announcements: Vec<LineEvent>,
 }
 
 impl<'a> Conversation<'a> {
@@ -105,6 +115,7 @@ impl<'a> Conversation<'a> {
             lines,
             names: HashMap::new(),
             turns: VecDeque::new(),
+            heard: None,
             present: BTreeSet::new(),
             ready: BTreeSet::new(),
             not_allowed_reported: false,
@@ -119,13 +130,13 @@ impl<'a> Conversation<'a> {
     }
 
     /// Reports this event after the first line.
-    pub(super) fn announce(mut self, event: Json) -> Self {
+    pub(super) fn announce(mut self, event: LineEvent) -> Self {
         self.announcements.push(event);
         self
     }
 
     /// Runs until the input has ended and every call has its result, or until something else ends the conversation.
-    pub(super) async fn run(&mut self, room: &str, input: mpsc::Receiver<Line>) -> End {
+    pub(super) async fn run(&mut self, room: &str, input: mpsc::Receiver<input::Line>) -> End {
         self.talk(room, input).await.unwrap_or(End::OutputClosed)
     }
 
@@ -143,16 +154,30 @@ impl<'a> Conversation<'a> {
         let _ = self.rest().await;
         // The recording may have failed after the last event.
         let failed = self.assistant.recording().and_then(|stats| stats.failed);
-        if let Some(line) = failed.and_then(|reason| self.recording_stopped(&reason)) {
-            let _ = self.say(&line).await;
+        if let Some(event) = failed.and_then(|reason| self.recording_stopped(&reason)) {
+            let _ = self.note(event).await;
         }
-        let _ = self.say(&messages::closed(reason)).await;
+        let event = vocabulary::Event::Closed { reason: reason.into() };
+        let _ = self.say(&Output::Event { event }.to_json()).await;
     }
 
-    async fn talk(&mut self, room: &str, mut input: mpsc::Receiver<Line>) -> Result<End, OutputClosed> {
-        self.say(&messages::hello(self.assistant.identity(), room)).await?;
+    async fn talk(
+        &mut self,
+        room: &str,
+        mut input: mpsc::Receiver<input::Line>,
+    ) -> Result<End, OutputClosed> {
+        let hello = Line::Hello {
+            protocol: PROTOCOL.to_owned(),
+            version: VERSION,
+            program: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),
+            identity: self.assistant.identity().to_string(),
+            room: room.to_owned(),
+            commands: COMMANDS.iter().map(ToString::to_string).collect(),
+            limits: LineLimits { line_bytes: MAX_LINE as u64, open_calls: OPEN_CALLS as u64 },
+        };
+        self.say(&hello.to_json()).await?;
         for event in std::mem::take(&mut self.announcements) {
-            self.say(&event).await?;
+            self.note(event).await?;
         }
         self.report_current_state().await?;
         let mut listening = true;
@@ -177,7 +202,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Runs the command of a line. Returns whether to read more lines.
-    async fn obey(&mut self, line: Line) -> Result<bool, OutputClosed> {
+    async fn obey(&mut self, line: input::Line) -> Result<bool, OutputClosed> {
         let command = match &line.text {
             Text::Plain(text) if text.trim().is_empty() => return Ok(true),
             Text::Plain(text) => command::parse(text),
@@ -189,56 +214,108 @@ impl<'a> Conversation<'a> {
                 command::unreadable(line, &[], CommandError::new("not_utf8", "the line is not UTF-8"))
             }
         };
-        match command {
-            Ok(Command::Call(id, _)) if self.open.contains_key(&id) => {
-                let message = format!("the call {} is still open; choose another `id`", id.to_json());
-                self.say(&messages::wrong(line.number, &CommandError::new("id_in_use", message))).await?;
+        let done = match command {
+            Ok(Command::Input(input)) => self.input(input),
+            Ok(Command::Refused(id, _)) if self.open.contains_key(&id) => Err(in_use(id)),
+            Ok(Command::Refused(id, error)) => {
+                let (value, for_model, needs_model, spoken) = (None, None, None, None);
+                let result = Output::Result { id, value, for_model, needs_model, spoken, error: Some(error) };
+                self.say(&result.to_json()).await?;
+                Ok(true)
             }
-            Ok(Command::Call(id, Ok(call))) => self.call(id, *call),
-            Ok(Command::Call(id, Err(refusal))) => self.say(&messages::refused(&id, &refusal)).await?,
-            Ok(Command::Cancel(id)) => {
+            Ok(Command::Tools) => {
+                let (offers, local) = (self.assistant.tools(), self.assistant.identity());
+                let tools = offers.iter().map(|offer| OfferedTool::from_core(offer, Some(local))).collect();
+                self.say(&Reply::Tools { tools }.to_json()).await?;
+                Ok(true)
+            }
+            Ok(Command::ForgetPermissions) => {
+                let count = acp::forget_permissions() as u64;
+                self.note(LineEvent::PermissionsForgotten { count }).await?;
+                Ok(true)
+            }
+            Err(wrong) => Err(wrong),
+        };
+        match done {
+            Ok(goes_on) => Ok(goes_on),
+            Err(CommandError { code, message, id }) => {
+                let error = Line::Error { line: line.number, code: code.to_owned(), message, id };
+                self.say(&error.to_json()).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Does what an input says. Returns whether to read more lines.
+    fn input(&mut self, input: Input) -> Result<bool, CommandError> {
+        match input {
+            Input::Call { id, .. } if self.open.contains_key(&id) => return Err(in_use(id)),
+            Input::Call { id, tool, arguments, to, timeout, owner_wait, meta, turn } => {
+                let turn = turn.map(|name| self.turn(name));
+                let values = body(&arguments).and_then(|arguments| {
+                    let meta = meta.into_iter().map(|it| body(&it.value).map(|value| (it.name, value)));
+                    Ok((arguments, meta.collect::<Result<Vec<_>, _>>()?))
+                });
+                let ((arguments, meta), turn) = match (values, turn) {
+                    (Err(error), _) => return Ok(self.refuse(id, CallError::from(error))),
+                    (_, Some(None)) => return Ok(self.refuse(id, CallError::TurnOver)),
+                    (Ok(values), turn) => (values, turn.flatten()),
+                };
+                let mut asked = match turn {
+                    Some(turn) => turn.call(&tool, arguments),
+                    None => self.assistant.call(&tool, arguments),
+                };
+                if let Some(owner) = to {
+                    asked = asked.to(owner);
+                }
+                // Times were checked when they were read.
+                if let Some(limit) = timeout.and_then(|millis| duration(millis).ok()) {
+                    asked = asked.timeout(limit);
+                }
+                if let Some(wait) = owner_wait.and_then(|millis| duration(millis).ok()) {
+                    asked = asked.owner_wait(wait);
+                }
+                for (key, value) in meta {
+                    asked = asked.meta(&key, value);
+                }
+                self.start(id, asked.start());
+            }
+            Input::Cancel { id } => {
                 // A call that has ended has its result, or the result is queued.
                 if let Some(stop) = self.open.get(&id) {
                     stop.cancel();
                 }
             }
-            Ok(Command::BargeIn(turn)) => {
-                // An unknown or forgotten turn has no open calls.
-                if let Some((_, turn)) = self.turns.iter().find(|(name, _)| *name == turn) {
+            Input::BargeIn { turn } => {
+                if let Some(turn) = self.turn(turn) {
                     turn.barge_in();
                 }
             }
-            Ok(Command::Tools(id)) => {
-                let offers = self.assistant.tools();
-                self.say(&messages::tools(id.as_ref(), &offers, self.assistant.identity())).await?;
+            Input::TurnEnd { turn } => {
+                self.turn(turn.clone());
+                if let Some((_, ended)) = self.turns.iter_mut().find(|(known, _)| *known == turn) {
+                    *ended = None; // its calls keep it until they have ended
+                }
             }
-            Ok(Command::ForgetPermissions) => {
-                self.say(&messages::permissions_forgotten(acp::forget_permissions())).await?;
-            }
-            Ok(Command::Close) => return Ok(false),
-            Err(wrong) => self.say(&messages::wrong(line.number, &wrong)).await?,
+            Input::Listen { events } => self.heard = Some(events),
+            Input::Close {} => return Ok(false),
+            _ => {} // is no command
         }
         Ok(true)
     }
 
-    fn call(&mut self, id: Id, call: Call) {
-        let mut asked = match call.turn {
-            Some(turn) => self.turn(turn).call(&call.tool, call.arguments),
-            None => self.assistant.call(&call.tool, call.arguments),
-        };
-        if let Some(owner) = call.to {
-            asked = asked.to(owner);
-        }
-        if let Some(limit) = call.timeout {
-            asked = asked.timeout(limit);
-        }
-        if let Some(wait) = call.owner_wait {
-            asked = asked.owner_wait(wait);
-        }
-        for (key, value) in call.meta {
-            asked = asked.meta(&key, value);
-        }
-        let call = asked.start();
+    /// Queues the result of a call that is not made.
+    fn refuse(&mut self, id: Id, error: CallError) -> bool {
+        self.open.insert(id.clone(), CancellationToken::new());
+        let line = Output::result(id.clone(), &Err::<Value, _>(error)).to_json();
+        let tell = self.tell.clone();
+        self.running.spawn(async move {
+            let _ = tell.send(CallLine { line, ended: Some(id) }).await;
+        });
+        true
+    }
+
+    fn start(&mut self, id: Id, call: toolbridge::Call) {
         if self.names.len() >= 2 * OPEN_CALLS {
             // Forget detached calls that never reported an end.
             self.names.retain(|_, name| self.open.contains_key(name));
@@ -251,8 +328,8 @@ impl<'a> Conversation<'a> {
         self.running.spawn(follow(id, call, stop, self.tell.clone()));
     }
 
-    /// Returns the turn with this id; the first call of a turn creates it.
-    fn turn(&mut self, name: Id) -> Turn {
+    /// Returns the turn with this name, which begins when it is first named; none if it has ended.
+    fn turn(&mut self, name: Id) -> Option<Turn> {
         if let Some((_, turn)) = self.turns.iter().find(|(known, _)| *known == name) {
             return turn.clone();
         }
@@ -260,8 +337,8 @@ impl<'a> Conversation<'a> {
             self.turns.pop_front();
         }
         let turn = self.assistant.turn();
-        self.turns.push_back((name, turn.clone()));
-        turn
+        self.turns.push_back((name, Some(turn.clone())));
+        Some(turn)
     }
 
     /// Writes a line of a call. After its result, the id can be used again.
@@ -269,7 +346,7 @@ impl<'a> Conversation<'a> {
         if let Some(id) = line.ended {
             self.open.remove(&id);
         }
-        self.out.send(line.line).await.map_err(|_| OutputClosed)
+        self.say(&line.line).await
     }
 
     /// Waits for all results.
@@ -297,97 +374,129 @@ impl<'a> Conversation<'a> {
     async fn tell(&mut self, event: Event) -> Result<(), OutputClosed> {
         if matches!(event, Event::LateResult { .. } | Event::Missed(_)) {
             for late in self.assistant.late_results() {
-                let line = messages::late(self.names.remove(&late.id).as_ref(), &late);
-                self.say(&line).await?;
+                let event = vocabulary::Event::late(&late, self.names.remove(&late.id));
+                self.event(event).await?;
             }
         }
         let ready = self.ready(&event);
-        if let Some(line) = self.line(event) {
-            self.say(&line).await?;
+        match event {
+            Event::LateResult { .. } => {}
+            Event::Missed(events) => {
+                // The missed events may include the ends of these calls.
+                self.names.retain(|_, id| self.open.contains_key(id));
+                self.note(LineEvent::Missed { events }).await?;
+            }
+            Event::RecordingStopped { reason } => {
+                if let Some(event) = self.recording_stopped(&reason) {
+                    self.note(event).await?;
+                }
+            }
+            event => self.event_of(event).await?,
         }
         match ready {
-            Some(line) => self.say(&line).await,
+            Some(event) => self.note(event).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tells an event that a session emits.
+    async fn event_of(&mut self, event: Event) -> Result<(), OutputClosed> {
+        let is_told = match &event {
+            Event::Joined(who) => self.present.insert(who.peer().clone()),
+            Event::Left(who) => self.present.remove(who),
+            Event::NotAllowed => !std::mem::replace(&mut self.not_allowed_reported, true),
+            Event::ToolFailed { tool, reason, .. } => {
+                tool_failed(tool, reason);
+                true
+            }
+            event => {
+                if let Some(line) = client::line(event) {
+                    hint(&line);
+                }
+                true
+            }
+        };
+        let ended = match &event {
+            // One that goes on is reported under its id when it has ended.
+            Event::Settled { call, outcome, .. } if !matches!(outcome, Err(code) if code.as_str() == "detached") => {
+                Some(call.clone())
+            }
+            _ => None,
+        };
+        let offers = self.assistant.tools();
+        let plain = vocabulary::Event::from_core(event, &Room { names: &self.names, offers: &offers });
+        if let Some(call) = ended {
+            self.names.remove(&call);
+        }
+        match plain.filter(|_| is_told) {
+            Some(event) => self.event(event).await,
             None => Ok(()),
         }
     }
 
     /// Returns the `ready` event that follows the `tools_changed` of a client that offered no tools before.
-    fn ready(&mut self, event: &Event) -> Option<Json> {
+    fn ready(&mut self, event: &Event) -> Option<LineEvent> {
         let Event::ToolsChanged { owner } = event else { return None };
-        let offers = self.assistant.tools();
-        if owner == self.assistant.identity() || !offers.iter().any(|offer| offer.owner == *owner) {
+        let tools = tools_of(owner, &self.assistant.tools());
+        if owner == self.assistant.identity() || tools.is_empty() {
             self.ready.remove(owner);
             return None;
         }
-        self.ready.insert(owner.clone()).then(|| messages::ready(owner, &offers))
-    }
-
-    fn line(&mut self, event: Event) -> Option<Json> {
-        Some(match event {
-            Event::Joined(who) => self.present.insert(who.peer().clone()).then(|| messages::joined(&who))?,
-            Event::Left(who) => self.present.remove(&who).then(|| messages::left(&who))?,
-            Event::ToolsChanged { owner } => messages::tools_changed(&owner, &self.assistant.tools()),
-            Event::Requested { call, owner, .. } => {
-                messages::step("requested", self.names.get(&call), &call, Some(&owner))
-            }
-            Event::Delivered { call, owner } => {
-                messages::step("delivered", self.names.get(&call), &call, Some(&owner))
-            }
-            // The call keeps running; `late_result` will report it under its id.
-            Event::Settled { call, outcome: Err(code), .. }
-                if code.as_str() == DETACHED && self.names.contains_key(&call) =>
-            {
-                return None;
-            }
-            // A call of the controlling program gets a `result` instead.
-            Event::Settled { call, .. } if self.names.remove(&call).is_some() => return None,
-            Event::Settled { call, tool, owner, outcome, took, .. } => {
-                messages::settled(&call, &tool, owner.as_ref(), &outcome, took)
-            }
-            Event::Violation { by, what, times } => messages::violation(by.as_ref(), what, times),
-            Event::PeerError { by, code, message, recoverable } => {
-                messages::peer_error(&by, code, &message, recoverable)
-            }
-            Event::ToolFailed { call, tool, reason } => {
-                tool_failed(&tool, &reason);
-                messages::tool_failed(&call, tool.as_str(), reason.as_str())
-            }
-            Event::RecordingStopped { reason } => self.recording_stopped(&reason)?,
-            Event::ToolRenamed { .. }
-            | Event::ToolLeftOut { .. }
-            | Event::DescriptionCut { .. }
-            | Event::PatternUnchecked { .. }
-            | Event::SourceNote { .. } => {
-                if let Some(line) = client::line(&event) {
-                    hint(&line);
-                }
-                return None;
-            }
-            Event::Frame { from, frame } => messages::frame(&from, frame.to_json().ok()?),
-            Event::ConnectionState(state) => messages::link(state),
-            Event::NotAllowed if std::mem::replace(&mut self.not_allowed_reported, true) => return None,
-            Event::NotAllowed => messages::not_allowed(),
-            Event::Missed(events) => {
-                // The missed events may include the ends of these calls.
-                self.names.retain(|_, id| self.open.contains_key(id));
-                messages::missed(events)
-            }
-            _ => return None,
-        })
+        let is_new = self.ready.insert(owner.clone());
+        is_new.then(|| LineEvent::Ready { owner: owner.to_string(), tools })
     }
 
     /// Reports a recording that stopped, once: on stderr, and as the line that is returned.
-    fn recording_stopped(&mut self, reason: &str) -> Option<Json> {
+    fn recording_stopped(&mut self, reason: &str) -> Option<LineEvent> {
         if let Some(record) = self.record {
             record.stopped(reason);
         }
         let is_new = !std::mem::replace(&mut self.recording_stop_reported, true);
-        is_new.then(|| messages::recording_stopped(reason))
+        is_new.then(|| LineEvent::RecordingStopped { message: reason.to_owned() })
     }
 
-    async fn say(&self, line: &Json) -> Result<(), OutputClosed> {
-        self.out.send(text::json(line)).await.map_err(|_| OutputClosed)
+    /// Writes an event that is heard.
+    async fn event(&self, event: vocabulary::Event) -> Result<(), OutputClosed> {
+        match &self.heard {
+            Some(heard) if !heard.iter().any(|name| name == event.name()) => Ok(()),
+            _ => self.say(&Output::Event { event }.to_json()).await,
+        }
     }
+
+    /// Writes an event of the line protocol.
+    async fn note(&self, event: LineEvent) -> Result<(), OutputClosed> {
+        self.say(&Line::Event { event }.to_json()).await
+    }
+
+    async fn say(&self, line: &str) -> Result<(), OutputClosed> {
+        self.out.send(text::json_text(line).into_owned()).await.map_err(|_| OutputClosed)
+    }
+}
+
+/// What is known of an event.
+struct Room<'a> {
+    names: &'a HashMap<CallId, Id>,
+    offers: &'a [Offer],
+}
+
+impl Known for Room<'_> {
+    fn id_of(&self, call: &CallId) -> Option<Id> {
+        self.names.get(call).cloned()
+    }
+
+    fn tools_of(&self, owner: &Identity) -> Vec<String> {
+        tools_of(owner, self.offers)
+    }
+}
+
+fn tools_of(owner: &Identity, offers: &[Offer]) -> Vec<String> {
+    let its = offers.iter().filter(|offer| offer.owner == *owner);
+    its.map(|offer| offer.tool.name().as_str().to_owned()).collect()
+}
+
+fn in_use(id: Id) -> CommandError {
+    let message = format!("the call {} is still open; choose another `id`", id.as_json());
+    CommandError { id: Some(id), ..CommandError::new("id_in_use", message) }
 }
 
 /// Sends the progress of a call and then its result.
@@ -405,9 +514,11 @@ async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tel
         };
         let Some(step) = step else { break };
         // The receiver is gone when the conversation is over.
-        let _ = tell.send(CallLine { line: text::json(&messages::progress(&id, &step)), ended: None }).await;
+        let Some(of) = call.id().cloned() else { continue };
+        let line = Output::progress(id.clone(), &of, step).to_json();
+        let _ = tell.send(CallLine { line, ended: None }).await;
     }
-    let line = text::json(&messages::result(&id, &call.await));
+    let line = Output::result(id.clone(), &call.await).to_json();
     let _ = tell.send(CallLine { line, ended: Some(id) }).await;
 }
 
@@ -415,14 +526,14 @@ async fn follow(id: Id, mut call: toolbridge::Call, stop: CancellationToken, tel
 mod tests {
     use std::time::Duration;
 
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
     use toolbridge::{BargeIn, Client, ToolContext, ToolError, ToolOptions, Value, memory::MemoryRoom};
 
     /// A controlling program and its assistant in an in-memory room.
     struct Driver {
-        input: mpsc::Sender<Line>,
+        input: mpsc::Sender<input::Line>,
         out: mpsc::Receiver<String>,
         number: u64,
         talk: tokio::task::JoinHandle<(Conversation<'static>, End)>,
@@ -452,7 +563,7 @@ mod tests {
 
         async fn text(&mut self, text: Text) {
             self.number += 1;
-            self.input.send(Line { number: self.number, text }).await.unwrap();
+            self.input.send(input::Line { number: self.number, text }).await.unwrap();
         }
 
         /// Returns the next line that has these values.
@@ -488,7 +599,7 @@ mod tests {
         let _phone = phone(&room).await;
         let mut driver = Driver::new(&room, 64).await;
         let hello = driver.until(json!({"type": "hello"})).await;
-        assert_eq!((&hello["version"], &hello["room"]), (&json!(1), &json!("home")), "{hello}");
+        assert_eq!((&hello["version"], &hello["room"]), (&json!(2), &json!("home")), "{hello}");
         driver.write(&json!({"type": "call", "id": "a", "tool": "odd"})).await;
         driver.write(&json!({"type": "call", "id": 2, "tool": "ours"})).await;
         driver.write(&json!({"type": "call", "id": 3, "tool": "no_such", "to": "phone"})).await;
@@ -507,9 +618,9 @@ mod tests {
         }
         let (conversation, end) = driver.talk.await.unwrap();
         assert!(matches!(end, End::InputFinished) && conversation.open.is_empty(), "{end:?}");
-        assert_eq!(results["\"a\""]["result"].to_string(), r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#);
-        assert_eq!(results["2"]["result"], json!({"value": "ours"}));
-        for (id, code) in [("3", "unknown_tool"), ("4", "bad_command"), ("5", "bad_command")] {
+        assert_eq!(results["\"a\""]["value"].to_string(), r#"{"$map":[[1,{"$bin":"AAEC"}]]}"#);
+        assert_eq!(results["2"]["value"], json!({"value": "ours"}));
+        for (id, code) in [("3", "unknown_tool"), ("4", "invalid_parameters"), ("5", "invalid_parameters")] {
             let error = &results[id]["error"];
             assert!(error["code"] == code && error["mayHaveRun"] == false, "{error}");
         }
@@ -538,11 +649,38 @@ mod tests {
         let result = driver.until(json!({"type": "result", "id": 1})).await;
         assert_eq!(result["error"]["code"], "bad_command", "{result}");
         let message = result["error"]["message"].as_str().unwrap();
-        assert!(message.contains("\"args\"") && message.contains("`arguments`"), "{message}");
-        let Ok(Command::Cancel(id)) = command::parse(r#"{"type":"cancel","id":2}"#) else { panic!("no id") };
-        let result = messages::result(&id, &Err(toolbridge::CallError::TooManyOpen { open: 64 }));
-        let error = &result["error"];
-        assert!(error["code"] == "too_many_open" && error["mayHaveRun"] == false, "{result}");
+        assert!(message.starts_with("args: is unknown here"), "{message}");
+    }
+
+    /// A program that wants few lines names the events that it reads.
+    #[tokio::test(start_paused = true)]
+    async fn events_that_nobody_listens_to_are_no_lines() {
+        let room = MemoryRoom::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        driver.until(json!({"event": "ready"})).await;
+        driver.write(&json!({"type": "listen", "events": ["delivered"]})).await;
+        driver.write(&json!({"type": "tools"})).await;
+        driver.until(json!({"type": "tools"})).await;
+        driver.write(&json!({"type": "call", "id": 1, "tool": "odd"})).await;
+        let delivered = driver.until(json!({"type": "event"})).await;
+        assert_eq!((&delivered["event"], &delivered["id"]), (&json!("delivered"), &json!(1)), "{delivered}");
+        driver.until(json!({"type": "result", "id": 1})).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turn_that_has_ended_accepts_no_calls_and_its_calls_go_on() {
+        let room = MemoryRoom::new();
+        let _phone = phone(&room).await;
+        let mut driver = Driver::new(&room, 64).await;
+        driver.write(&json!({"type": "call", "id": 1, "tool": "sleep", "turn": "t"})).await;
+        driver.until(json!({"type": "progress", "id": 1})).await;
+        driver.write(&json!({"type": "turn_end", "turn": "t"})).await;
+        driver.write(&json!({"type": "call", "id": 2, "tool": "odd", "turn": "t"})).await;
+        let refused = driver.until(json!({"type": "result"})).await;
+        assert!(refused["id"] == 2 && refused["error"]["kind"] == "turn_over", "{refused}");
+        driver.write(&json!({"type": "cancel", "id": 1})).await;
+        driver.until(json!({"type": "result", "id": 1})).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -564,6 +702,7 @@ mod tests {
         driver.text(Text::TooLong { size: MAX_LINE + 1, start: start.clone(), end: Vec::new() }).await;
         let result = driver.until(json!({"type": "result", "id": 70})).await;
         let error = json!({
+            "kind": "too_large",
             "code": "too_large",
             "message": "the line has 25165825 bytes; the limit is 25165824",
             "mayHaveRun": false,
@@ -610,9 +749,9 @@ mod tests {
         assert_eq!((codes["1"].as_str(), codes["2"].as_str()), ("cancelled", "detached"));
         driver.write(&json!({"type": "call", "id": 4, "tool": "sleep", "turn": "t"})).await;
         let refused = driver.until(json!({"type": "result"})).await;
-        assert!(refused["id"] == 4 && refused["error"]["code"] == "turn_over", "{refused}");
+        assert!(refused["id"] == 4 && refused["error"]["kind"] == "turn_over", "{refused}");
         let late = driver.until(json!({"event": "late_result"})).await;
-        assert_eq!((&late["id"], &late["result"]), (&json!(2), &json!({"value": 12})), "{late}");
+        assert_eq!((&late["id"], &late["value"]), (&json!(2), &json!({"value": 12})), "{late}");
         driver.write(&json!({"type": "cancel", "id": 3})).await; // the barge-in did not affect a call outside the turn
         driver.until(json!({"type": "result", "id": 3})).await;
     }
@@ -628,11 +767,11 @@ mod tests {
             driver.write(&line).await;
         }
         // The last call waits in the channel, which holds one line, so the next line does not fit.
-        let next = Line { number: 0, text: Text::Plain(String::new()) };
+        let next = input::Line { number: 0, text: Text::Plain(String::new()) };
         let full = tokio::time::timeout(Duration::from_secs(50), driver.input.send(next)).await;
         assert!(full.is_err(), "it was read");
         for _ in 0..OPEN_CALLS {
-            driver.until(json!({"type": "result", "ok": false})).await;
+            driver.until(json!({"type": "result"})).await;
         }
         // The last call is read then and has a result like the others.
         let last = driver.until(json!({"type": "result", "id": OPEN_CALLS})).await;
@@ -647,7 +786,7 @@ mod tests {
         driver.until(json!({"type": "result", "id": 0})).await;
         drop(driver.out);
         let line = json!({"type": "tools"}).to_string();
-        let _ = driver.input.send(Line { number: 9, text: Text::Plain(line) }).await;
+        let _ = driver.input.send(input::Line { number: 9, text: Text::Plain(line) }).await;
         assert!(matches!(driver.talk.await.unwrap().1, End::OutputClosed));
     }
 
@@ -660,7 +799,7 @@ mod tests {
         let mut joined = 0;
         while let Some(line) = driver.out.recv().await {
             let line: Json = serde_json::from_str(&line).unwrap();
-            joined += usize::from(line["event"] == "joined" && line["identity"] == "phone");
+            joined += usize::from(line["event"] == "joined" && line["participant"]["identity"] == "phone");
             if line["event"] == "tools_changed" && line["owner"] == "phone" {
                 assert_eq!(line["tools"], json!(["sleep", "odd"]));
             }
@@ -669,13 +808,14 @@ mod tests {
             }
         }
         assert_eq!(joined, 1);
-        driver.write(&json!({"type": "tools", "id": "x"})).await;
-        let tools = driver.until(json!({"type": "tools", "id": "x"})).await;
+        driver.write(&json!({"type": "tools"})).await;
+        let tools = driver.until(json!({"type": "tools"})).await;
         let all: Vec<_> = tools["tools"].as_array().unwrap().iter().map(|it| &it["execution"]).collect();
         assert_eq!(all, ["server", "client", "client"], "{tools}");
         phone.close().await;
         driver.until(json!({"event": "tools_changed", "owner": "phone", "tools": []})).await;
-        driver.until(json!({"event": "left", "identity": "phone"})).await;
+        let left = driver.until(json!({"event": "left"})).await;
+        assert_eq!(left["peer"]["identity"], "phone");
     }
 
     #[tokio::test(start_paused = true)]
@@ -688,7 +828,7 @@ mod tests {
         let (input, commands) = mpsc::channel(1);
         let mut conversation = Conversation::new(assistant.clone(), out);
         let line = json!({"type": "call", "id": 1, "tool": "sleep"}).to_string();
-        input.send(Line { number: 1, text: Text::Plain(line) }).await.unwrap();
+        input.send(input::Line { number: 1, text: Text::Plain(line) }).await.unwrap();
         let started = async { while !lines.recv().await.unwrap().contains("in_progress") {} };
         tokio::select! {
             _ = conversation.run("home", commands) => panic!("it ended by itself"),
@@ -703,6 +843,6 @@ mod tests {
         }
         let (last, before) = rest.split_last().unwrap();
         assert!(before.iter().any(|line| line.contains(r#""code":"cancelled""#)), "{rest:?}");
-        assert!(last.contains(r#""event":"closed","orderly":true"#), "{rest:?}");
+        assert!(last.contains(r#""event":"closed","reason":{"kind":"closed""#), "{rest:?}");
     }
 }
