@@ -20,7 +20,7 @@ pub struct Clock(Instant);
 
 impl Clock {
     #[cfg(all(target_family = "wasm", target_os = "unknown"))]
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         Self(Instant::after_start(MARGIN))
     }
 
@@ -29,7 +29,7 @@ impl Clock {
         clippy::disallowed_methods,
         reason = "any instant can be the zero point; no time is read from it"
     )]
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         Self(Instant::now() + MARGIN)
     }
 
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn times_count_in_whole_microseconds() {
-        let clock = Clock::new();
+        let clock = Clock::begin();
         for micros in [0, 1, 999, 1_000, 1_234_567, 86_400_000_001, LATEST] {
             let at = micros as f64 / MICROS;
             assert_eq!(clock.time(clock.instant(at).unwrap()), at, "{micros}");

@@ -770,6 +770,7 @@ macro_rules! messages {
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
+        #[allow(clippy::large_enum_variant, reason = "each is read or written at once, and dropped")]
         pub enum $name {
             $(
                 $(#[$doc])*

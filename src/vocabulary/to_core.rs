@@ -80,31 +80,37 @@ impl Participant {
 
 impl Tool {
     pub fn into_core(self) -> Result<crate::Tool> {
-        let mut options = ToolOptions::default();
-        options.consent = self.consent.map(|consent| match consent {
-            Consent::Never => crate::Consent::Never,
-            Consent::OncePerSession => crate::Consent::OncePerSession,
-            Consent::Always => crate::Consent::Always,
-        });
-        options.timeout = self.timeout.map(duration).transpose()?;
-        options.patience = self.patience.map(duration).transpose()?;
-        options.cancel_grace = self.cancel_grace.map(duration).transpose()?;
-        options.disclose = match self.disclose {
-            Visibility::Full => crate::tools::Visibility::Full,
-            Visibility::Name => crate::tools::Visibility::Name,
-            Visibility::Nothing => crate::tools::Visibility::Nothing,
+        let time = |millis: Option<f64>, field: &str| {
+            millis.map(duration).transpose().map_err(|error| error.of(field))
         };
-        options.prefer_client = self.prefer_client;
-        options.barge_in = match self.barge_in {
-            BargeIn::Cancel => crate::BargeIn::Cancel,
-            BargeIn::Finish => crate::BargeIn::Finish,
-            BargeIn::Report => crate::BargeIn::Report,
+        let options = ToolOptions {
+            consent: self.consent.map(|consent| match consent {
+                Consent::Never => crate::Consent::Never,
+                Consent::OncePerSession => crate::Consent::OncePerSession,
+                Consent::Always => crate::Consent::Always,
+            }),
+            timeout: time(self.timeout, "timeoutMs")?,
+            patience: time(self.patience, "patienceMs")?,
+            cancel_grace: time(self.cancel_grace, "cancelGraceMs")?,
+            disclose: match self.disclose {
+                Visibility::Full => crate::tools::Visibility::Full,
+                Visibility::Name => crate::tools::Visibility::Name,
+                Visibility::Nothing => crate::tools::Visibility::Nothing,
+            },
+            prefer_client: self.prefer_client,
+            barge_in: match self.barge_in {
+                BargeIn::Cancel => crate::BargeIn::Cancel,
+                BargeIn::Finish => crate::BargeIn::Finish,
+                BargeIn::Report => crate::BargeIn::Report,
+            },
+            ..ToolOptions::default()
         };
-        let mut hints = ToolHints::default();
-        hints.destructive = self.destructive;
-        hints.idempotent = self.idempotent;
-        hints.read_only = self.read_only;
-        hints.open_world = self.open_world;
+        let hints = ToolHints {
+            destructive: self.destructive,
+            idempotent: self.idempotent,
+            read_only: self.read_only,
+            open_world: self.open_world,
+        };
         let mut tool = crate::Tool::new(parsed(&self.name, "name")?, self.description).options(options);
         if let Some(schema) = &self.schema {
             tool = tool.schema(tree(schema, "inputSchema")?);
@@ -346,17 +352,17 @@ pub fn send_failure(why: SendFailureKind, bytes: u64, max: u64, text: String) ->
 }
 
 pub fn progress(status: ProgressStatus, message: Option<String>, content: Option<&Json>) -> Progress {
-    let mut progress = Progress::default();
-    progress.status = match status {
-        ProgressStatus::Pending => CoreStatus::Pending,
-        ProgressStatus::InProgress => CoreStatus::InProgress,
-        ProgressStatus::Completed => CoreStatus::Completed,
-        ProgressStatus::Failed => CoreStatus::Failed,
-    };
-    progress.message = message;
-    // The core leaves out content that is larger than progress may be, too.
-    progress.content = content.and_then(|content| body(content).ok());
-    progress
+    Progress {
+        status: match status {
+            ProgressStatus::Pending => CoreStatus::Pending,
+            ProgressStatus::InProgress => CoreStatus::InProgress,
+            ProgressStatus::Completed => CoreStatus::Completed,
+            ProgressStatus::Failed => CoreStatus::Failed,
+        },
+        message,
+        // The core leaves out content that is larger than progress may be, too.
+        content: content.and_then(|content| body(content).ok()),
+    }
 }
 
 pub fn outcome(value: Option<&Json>, error: Option<Result<ToolFailure>>) -> crate::Outcome {

@@ -39,6 +39,23 @@ fn assistant_that_leaves_before_the_handshake_is_complete_says_goodbye() {
     assert_eq!(bound(&world), None);
 }
 
+/// Its program is still in the room: nothing but the goodbye says that the other one is the only candidate.
+#[test]
+fn goodbye_of_one_of_two_candidates_binds_the_other() {
+    let mut world = two_assistants();
+    world.handle("phone", |_| Some(Ok(value(1))));
+    world.assistant("c", Config::default());
+    world.run(SECOND);
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(SECOND);
+    assert_eq!(bound(&world), None, "b or c");
+    world.with("c", |session, now| session.close(now));
+    world.run(SECOND);
+    assert_eq!(bound(&world), Some("b"));
+    assert_eq!(world.ask("b", request("t")).unwrap(), value(1));
+}
+
 #[test]
 fn departed_assistant_without_open_calls_makes_room_for_the_next() {
     let mut world = two_assistants();

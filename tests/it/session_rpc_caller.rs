@@ -1082,6 +1082,23 @@ fn call_of_a_method_that_the_app_never_registers_ends_with_the_owner_wait() {
     }
 }
 
+/// The refusal arrives after the interruption: a tool that goes on would start only then.
+#[test]
+fn interrupted_call_is_not_made_again_when_its_method_was_not_registered() {
+    let goes_on =
+        tool("locate").options(toolbridge::ToolOptions::default().barge_in(toolbridge::BargeIn::Finish));
+    let mut caller = Caller::with(Config::default().rpc_tool("web", goes_on), 2);
+    let turn = caller.session.turn();
+    let key = caller.ask(Request::new("locate", Value::empty()).turn(turn)).unwrap();
+    let first = caller.requests().remove(0).id;
+    caller.session.barge_in(caller.now, turn);
+    caller.drain();
+    assert!(caller.outcome(key).is_some());
+    caller.refuse(&web(), &first, 1400, "");
+    caller.pass(10 * SECOND);
+    assert_eq!(caller.requests().len(), 0);
+}
+
 /// A barge-in, a cancel and a lack of time end a call that waits for a method. Nothing has run.
 #[test]
 fn call_that_waits_for_a_method_can_be_cancelled() {

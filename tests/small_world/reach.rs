@@ -64,6 +64,8 @@ situations! {
     CallFailed,
     /// An assistant shows a view at the end.
     ViewShown,
+    /// One of two assistants that are in the room has said goodbye.
+    OneOfTwoLeft,
 }
 
 /// How often each situation was reached.

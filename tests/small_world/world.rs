@@ -1430,6 +1430,7 @@ impl World {
         }
         self.answers_at_once = true;
         self.deliver();
+        self.check_candidates();
         for seat in Seat::ALL {
             let Some(join) = self.joins.get(&seat) else { continue };
             let it = &self.programs[join.program];
@@ -1457,6 +1458,36 @@ impl World {
         self.deliver();
         self.pass(Duration::from_secs(20));
         self.check_recovered(stays, began);
+    }
+
+    /// One of two assistants has said goodbye and stays in the room: the other one is bound.
+    fn check_candidates(&mut self) {
+        let is_live = |seat: Seat| {
+            let join = self.joins.get(&seat)?;
+            let it = &self.programs[join.program];
+            matches!(it.body, Body::Session(_)).then_some(join.has_role && !it.is_over)
+        };
+        let [a, b] = [Seat::A, Seat::B].map(is_live);
+        let only = match (is_live(Seat::Phone), a, b) {
+            (Some(true), Some(true), Some(false)) => Seat::A,
+            (Some(true), Some(false), Some(true)) => Seat::B,
+            _ => return,
+        };
+        let Some(phone) = self.joins.get(&Seat::Phone).map(|it| it.program) else { return };
+        let has_left =
+            |seat: Seat| self.joins.get(&seat).is_some_and(|it| self.goodbyes.contains(&(phone, it.program)));
+        if !has_left(Seat::A) && !has_left(Seat::B) {
+            return; // its role is missing, or its goodbye was lost
+        }
+        self.reached.note(Reach::OneOfTwoLeft);
+        self.pass(Duration::from_secs(3)); // it may send its Configuration only now
+        let bound = self.session(Seat::Phone).and_then(|it| it.bound()).and_then(|it| Seat::of(it.as_str()));
+        if bound != Some(only) {
+            self.breaks(
+                (Rule::Recovers, "the only assistant that has not said goodbye is not bound"),
+                format!("{bound:?}, not {only}"),
+            );
+        }
     }
 
     fn check_recovered(&mut self, stays: Seat, began: Instant) {

@@ -44,7 +44,7 @@ impl Session {
     /// # Errors
     /// The seed does not have 32 bytes, or the configuration has an unknown name.
     pub fn create(at: f64, create: Create) -> Result<Self> {
-        let clock = Clock::new();
+        let clock = Clock::begin();
         let now = clock.instant(at)?;
         let seed = create.seed.try_into().map_err(|_| Malformed::new("has not 32 bytes").of("seed"))?;
         let local = create.local.into_core();

@@ -59,7 +59,7 @@ fn entry(out: &mut String, words: &Words, name: &str, fields: &[Field]) {
         let is_time = matches!(field.of, Type::Time);
         let is_changed = own != field.key || record.is_some();
         is_changed.then(|| {
-            let record = record.map_or("None".to_owned(), |name| format!("\"{name}\""));
+            let record = record.map_or_else(|| "None".to_owned(), |name| format!("\"{name}\""));
             format!("\"{}\": (\"{own}\", {record}, {}),", field.key, if is_time { "True" } else { "False" })
         })
     });

@@ -199,7 +199,7 @@ impl Peers {
         self.unbind(cx, delivery, id);
     }
 
-    /// Client: unbinds this assistant and considers the other candidates.
+    /// Client: unbinds this participant if it is the assistant, and considers the other candidates.
     pub(crate) fn unbind(&mut self, cx: &mut Context, delivery: &mut Delivery, id: &Identity) {
         if let Some(remote) = self.remotes.get_mut(id) {
             // It must send another frame first. Otherwise it would be a candidate, and bound again, below.
@@ -207,11 +207,10 @@ impl Peers {
             remote.pair.registered_at = None;
             remote.lose_rank();
         }
-        if self.bound.as_ref() == Some(id) {
-            self.bound = None;
+        if self.bound.take_if(|bound| bound == id).is_some() {
             cx.event(Event::Bound(None));
-            self.bind_candidate(cx, delivery);
         }
+        self.bind_candidate(cx, delivery); // one of several candidates may have gone
     }
 
     /// Client: starts the timer that reports a missing assistant.
