@@ -283,7 +283,7 @@ export class AssistantBase extends Participant {
       const id = driver.call({ tool, ...fields({ to, timeoutMs: left, ownerWaitMs: ownerWait, turn }) }, raw, {
         settled: (result) => {
           if (isSettled) return;
-          settle(() => ('error' in result ? reject(callError(result.error)) : resolve(objectOf(result.value))));
+          settle(() => ('error' in result ? reject(callError(result.error)) : resolve(result.value as JsonObject)));
         },
         wantsProgress: onProgress !== undefined,
         lost: (message) => {
@@ -332,11 +332,6 @@ const NEVER_BEGUN = { kind: 'cancelled', code: 'cancelled', message: 'the call w
 function notConnected(limit: number): CoreCallError {
   const message = `the room was not connected within ${limit} ms; nothing ran`;
   return { kind: 'timeout', code: 'timeout', message, mayHaveRun: false, limitMs: limit };
-}
-
-/** Results are objects on the wire. */
-function objectOf(value: Json): JsonObject {
-  return isObject(value) ? (value as JsonObject) : { value };
 }
 
 /** React Native's signals have no reason. */

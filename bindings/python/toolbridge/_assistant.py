@@ -355,8 +355,7 @@ class _Call:
                 error = {**error, "message": message}
             self.done.set_exception(call_error(error))
         else:
-            value = result.get("value")
-            self.done.set_result(value if isinstance(value, dict) else {"value": value})
+            self.done.set_result(result["value"])
 
     def lost(self, message: str) -> None:
         if not self.done.done():
