@@ -369,11 +369,13 @@ async fn watch_without_a_role_receives_broadcasts() -> anyhow::Result<()> {
     let file = tools_file(room, PROGRAMS)?;
     let arguments = ["assistant", "--room", room, "--identity", "brain", "--client", "phone"];
     let mut brain = Program::toolbridge(&server, &arguments).arg("--tools").arg(&file).start()?;
-    let joined = brain.json(json!({"event": "joined"})).await?;
-    ensure!(
-        joined["participant"]["identity"] == "user" && joined["participant"].get("role").is_none(),
-        "{joined}"
-    );
+    let joined = brain
+        .find("the user", |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            (value["event"] == "joined" && value["participant"]["identity"] == "user").then_some(value)
+        })
+        .await?;
+    ensure!(joined["participant"].get("role").is_none(), "{joined}");
     // The phone can be named, and gets no request before it could reply; the call waits no longer than its limit.
     ask(&mut brain, json!({"type": "call", "id": 0, "tool": "double", "arguments": {"n": 1}})).await?;
     brain.json(json!({"type": "result", "id": 0})).await?;

@@ -409,12 +409,18 @@ impl<'a> Conversation<'a> {
                 tool_failed(tool, reason);
                 true
             }
-            event => {
-                if let Some(line) = client::line(event) {
+            Event::ToolRenamed { .. }
+            | Event::ToolLeftOut { .. }
+            | Event::DescriptionCut { .. }
+            | Event::PatternUnchecked { .. }
+            | Event::SourceNote { .. } => {
+                if let Some(line) = client::line(&event) {
                     hint(&line);
                 }
-                true
+                false
             }
+            Event::Closed(_) => false, // the last line says it
+            _ => true,
         };
         let ended = match &event {
             // One that goes on is reported under its id when it has ended.
