@@ -79,6 +79,8 @@ mod cli_stops;
 mod cli_tools;
 #[cfg(all(feature = "cli", unix))]
 mod common_rows;
+#[cfg(feature = "vocabulary")]
+mod conformance;
 mod consent;
 #[cfg(all(feature = "cli", unix))]
 mod doctor;
