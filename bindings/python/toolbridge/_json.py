@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._record import Record
@@ -66,6 +66,17 @@ def _as_json(value: object) -> object:
 
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    # A set has no order, and bytes are no text.
+    if not isinstance(value, (bytes, bytearray, memoryview, set, frozenset, Iterator, BaseException)):
+        try:
+            from pydantic_core import to_jsonable_python  # dates, decimals, enumerations, ids and paths
+        except ImportError:
+            pass
+        else:
+            try:
+                return to_jsonable_python(value)
+            except Exception:
+                pass  # it does not know the type either
     raise TypeError(f"of the type {type(value).__name__}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ._errors import Invalid
@@ -22,8 +22,10 @@ class Parameters(Record):
     context: str | None
 
 
-def read_parameters(tool: str, run: Callable[..., object], context_type: type) -> Parameters:
-    """Reads the parameters of a function. Raises ``TypeError``, which names the tool and the parameter."""
+def read_parameters(
+    tool: str, run: Callable[..., object], context_type: type, about: Mapping[str, str]
+) -> Parameters:
+    """Reads the parameters of a function, with what is said about them. Raises ``TypeError``, which names the tool and the parameter."""
     try:
         hints = get_type_hints(run, include_extras=True)
     except Exception as error:
@@ -33,7 +35,7 @@ def read_parameters(tool: str, run: Callable[..., object], context_type: type) -
     for name, parameter in inspect.signature(run).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f'tool "{tool}": the parameter "{name}" cannot be passed by its name')
-        if hints.get(name) is context_type:
+        if _is_context(hints.get(name), context_type):
             context = name
         elif name not in hints:
             raise TypeError(f'tool "{tool}": the parameter "{name}" has no type hint; add one, or pass `schema`')
@@ -42,12 +44,15 @@ def read_parameters(tool: str, run: Callable[..., object], context_type: type) -
     try:
         fields = {name: _Field.read(hint, default) for name, (hint, default) in found.items()}
     except _NotBasic as error:
-        return _by_pydantic(tool, found, context, str(error))
+        parameters = _by_pydantic(tool, found, context, str(error))
+        _explain(parameters.schema, about)
+        return parameters
     schema: JsonObject = {"type": "object", "properties": {name: field.schema for name, field in fields.items()}}
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         schema["required"] = required
     schema["additionalProperties"] = False
+    _explain(schema, about)
 
     def check(arguments: JsonObject) -> JsonObject:
         for name in arguments:
@@ -61,6 +66,21 @@ def read_parameters(tool: str, run: Callable[..., object], context_type: type) -
     return Parameters(schema, check, context)
 
 
+def _is_context(hint: Any, context_type: type) -> bool:
+    """Whether a parameter takes the context, also one that may be without it."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return set(get_args(hint)) == {context_type, type(None)}
+    return hint is context_type
+
+
+def _explain(schema: JsonObject, about: Mapping[str, str]) -> None:
+    """Adds what is said about the parameters, unless their hints say it."""
+    properties = schema.get("properties", {})
+    for name, text in about.items():
+        if name in properties and "description" not in properties[name]:
+            properties[name] = {**properties[name], "description": text}
+
+
 class _NotBasic(Exception):
     """A hint that needs pydantic."""
 
@@ -72,6 +92,8 @@ class _Field(Record):
 
     @classmethod
     def read(cls, hint: Any, default: Any) -> _Field:
+        if type(default).__module__.partition(".")[0] == "pydantic":
+            raise _NotBasic("of a default that is pydantic's")
         schema, check = _read(hint)
         if default is not inspect.Parameter.empty and _is_json(default):
             schema = {**schema, "default": default}
@@ -177,15 +199,23 @@ def _by_pydantic(tool: str, hints: dict[str, tuple[Any, Any]], context: str | No
     """Reads the parameters with pydantic 2, which knows more types."""
     try:
         import pydantic
+        from pydantic.fields import FieldInfo
     except ImportError:
         raise TypeError(f'tool "{tool}": the type {why} needs pydantic 2, which is not installed') from None
     if not pydantic.VERSION.startswith("2."):
         raise TypeError(f'tool "{tool}": the type {why} needs pydantic 2; {pydantic.VERSION} is installed')
-    fields: dict[str, Any] = {
-        name: (hint, ... if default is inspect.Parameter.empty else default) for name, (hint, default) in hints.items()
-    }
+    # Names that a model cannot have are aliases.
+    fields, names = {}, {}
+    for at, (name, (hint, default)) in enumerate(hints.items()):
+        is_possible = not name.startswith(("_", "model_")) and not hasattr(pydantic.BaseModel, name)
+        field = name if is_possible else f"parameter_{at}"
+        names[field] = name
+        fields[field] = (hint, ... if default is inspect.Parameter.empty else default)
+    config = pydantic.ConfigDict(extra="forbid", alias_generator=names.__getitem__)
+    # A default of pydantic's own is no value for the function.
+    always = {name for name, (_, default) in hints.items() if isinstance(default, FieldInfo)}
     try:
-        model = pydantic.create_model(tool, __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+        model: Any = pydantic.create_model(tool, __config__=config, **fields)  # type: ignore[call-overload]
         schema = model.model_json_schema()
     except Exception as error:
         raise TypeError(f'tool "{tool}": its type hints have no JSON Schema: {error}') from error
@@ -195,7 +225,8 @@ def _by_pydantic(tool: str, hints: dict[str, tuple[Any, Any]], context: str | No
             checked = model.model_validate(arguments)
         except pydantic.ValidationError as error:
             raise Invalid(_describe(error.errors(include_url=False, include_context=False, include_input=False))) from None
-        return {name: getattr(checked, name) for name in hints if name in checked.model_fields_set}
+        given = checked.model_fields_set
+        return {name: getattr(checked, field) for field, name in names.items() if field in given or name in always}
 
     return Parameters(schema, check, context)
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import threading
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
@@ -104,6 +105,10 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
 
+    def __get__(self, instance: object, owner: object = None) -> Tool:
+        """Returns the tool of an object, if a class defines it as a method."""
+        return self if instance is None else Tool(types.MethodType(self._run, instance), self._options)
+
 
 @overload
 def tool(run: Callable[..., Any], /) -> Tool: ...
@@ -134,7 +139,8 @@ def tool(
 def tool(run: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Describes a function as a tool. Times are in seconds.
 
-    - ``name``: default: that of the function. ``description``: default: its docstring.
+    - ``name``: default: that of the function. ``description``: default: its docstring. What that says of parameters (in Google's
+      style, Sphinx's or NumPy's) describes them.
     - ``schema``: the JSON Schema of the arguments. The function then takes them as one dictionary, its first parameter, and
       only ``validate`` checks them: by returning ``False`` or a text, or by raising. Default: the type hints.
     - ``destructive``: a person is asked before it runs, unless ``consent`` says otherwise.
@@ -190,7 +196,8 @@ def _name_tool(made: Tool) -> NamedTool:
         raise ValueError(f'tool "{name}": names that begin with "{_RESERVED}" are reserved')
     if len(name) > MAX_TOOL_NAME:
         raise ValueError(f'tool "{name}": the name has {len(name)} characters; {MAX_TOOL_NAME} are allowed')
-    description = options.pop("description", None) or inspect.getdoc(run)
+    text, about = _about(run)
+    description = options.pop("description", None) or text
     if not description:
         raise TypeError(f'tool "{name}": it needs a description: write a docstring, or pass `description`')
     schema, validate = options.pop("schema", None), options.pop("validate", None)
@@ -200,7 +207,7 @@ def _name_tool(made: Tool) -> NamedTool:
             raise TypeError(f'tool "{name}": `validate` needs `schema`')
         from ._schema import read_parameters  # only now: an assistant without tools never needs it
 
-        parameters = read_parameters(name, run, ToolContext)
+        parameters = read_parameters(name, run, ToolContext, about)
         schema, check = parameters.schema, parameters.check
         context = parameters.context
 
@@ -225,6 +232,16 @@ def _name_tool(made: Tool) -> NamedTool:
         raise TypeError(f'tool "{name}": {error}') from None
     grace, timeout = options.get("cancel_grace", DEFAULT_CANCEL_GRACE), options.get("timeout")
     return NamedTool(core, is_async, grace, timeout, check, call)
+
+
+def _about(run: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """What the docstring of a function says of it, and of its parameters."""
+    doc = inspect.getdoc(run) or ""
+    if "\n" not in doc:
+        return doc, {}
+    from ._docstring import read_docstring  # only now: few docstrings have several lines
+
+    return read_docstring(doc)
 
 
 def _plain_check(validate: Callable[[JsonObject], object] | None) -> Callable[[JsonObject], Any]:
