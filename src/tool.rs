@@ -12,6 +12,8 @@ mod error;
 mod failure;
 mod health;
 mod job;
+#[cfg(any(feature = "vocabulary", feature = "mcp-server", feature = "rap"))]
+pub(crate) mod model_text;
 mod name;
 mod name_map;
 pub(crate) mod not_offered;

@@ -1,7 +1,6 @@
 //! Holds what all sinks share: the tools of a room under the names that another system allows.
 
 mod catalog;
-pub(super) mod failure;
 mod room;
 
 pub(super) use catalog::Catalog;

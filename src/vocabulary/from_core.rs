@@ -8,6 +8,7 @@ use crate::{
     LateResult as CoreLateResult, Progress as CoreProgress, Role as CoreRole, Stats, ToolResult, Value,
     escape::plain,
     session::{CallState, Job, Question, Readiness as CoreReadiness, Selection, SendFailure, Unaccepted},
+    tool::model_text,
     tools::{
         Execution as CoreExecution, NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError,
         StopReason as CoreStopReason,
@@ -177,12 +178,11 @@ impl From<&CoreCallError> for CallError {
         let code = error.code();
         let mut it = Self::nothing_ran(CallErrorKind::Other, code.as_str(), error.to_string());
         it.may_have_run = error.may_have_run();
+        it.for_model = Some(model_text::of_call(error)).filter(|text| *text != it.message);
         it.kind = match error {
             CoreCallError::Tool(error) => {
-                let message = error.for_clients().to_string();
-                if message != it.message {
-                    it.for_model = Some(std::mem::replace(&mut it.message, message));
-                }
+                it.message = error.for_clients().to_string();
+                it.for_model = Some(model_text::of_tool(error)).filter(|text| *text != it.message);
                 it.partial = error.partial().map(body);
                 CallErrorKind::Tool
             }

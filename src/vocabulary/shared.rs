@@ -338,7 +338,8 @@ record! {
         code: String,
         /// The text for people: without what is for the model alone.
         message: String,
-        /// The text for the model, if it is another one.
+        /// The text for a model, if it is another one: the tool's own words, or what happened and what to do, without names of
+        /// participants.
         for_model as "forModel": Option<String>,
         /// Whether the tool may have run. If not, a retry is safe.
         may_have_run as "mayHaveRun": bool,

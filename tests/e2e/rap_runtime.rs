@@ -235,7 +235,7 @@ async fn beside_an_assistant() -> anyhow::Result<()> {
     ensure!(runtime.callback().await? == json!(["1", "42", null]));
     // The controlling program is told about it.
     let settled = assistant.event("settled").await?;
-    ensure!(settled["tool"] == "double" && settled["ok"] == true, "{settled}");
+    ensure!(settled["tool"] == "double" && settled["outcome"] == "ok", "{settled}");
     ensure!(assistant.finish().await?.code == Some(0));
     Ok(())
 }

@@ -235,7 +235,7 @@ fn arguments_and_meta_above_the_limit_refuse_the_call_with_both_numbers() {
         assert_eq!(
             it.next_output().unwrap(),
             format!(
-                r#"{{"type":"result","id":1,"error":{{"kind":"too_large","code":"too_large","message":"the request has {size} bytes; the limit is {MAX}","mayHaveRun":false,"size":{size},"max":{MAX}}}}}"#
+                r#"{{"type":"result","id":1,"error":{{"kind":"too_large","code":"too_large","message":"the request has {size} bytes; the limit is {MAX}","forModel":"the arguments have {size} bytes; the limit is {MAX}. Send less. Nothing ran.","mayHaveRun":false,"size":{size},"max":{MAX}}}}}"#
             )
         );
     }

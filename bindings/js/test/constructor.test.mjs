@@ -254,3 +254,15 @@ test('package, crates and toolbridge have one version', async () => {
     assert.equal(/^version = "(.*)"/m.exec(await read(path))[1], version, path);
   }
 });
+
+test('schema is written as JSON Schema once, however often its tool is made', () => {
+  let times = 0;
+  const described = { type: 'object', properties: { on: { type: 'boolean' } } };
+  const input = () => {
+    times += 1;
+    return described;
+  };
+  const parameters = { '~standard': { version: 1, vendor: 'mine', validate: (value) => ({ value }), jsonSchema: { input } } };
+  for (let rendering = 0; rendering < 3; rendering += 1) new Client(port(), { tools: { lamp: any({ parameters }) } });
+  assert.equal(times, 1);
+});

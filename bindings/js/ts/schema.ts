@@ -49,6 +49,9 @@ const HINTS = new Map([
   ['arktype', 'use arktype 2.1.28 or later'],
 ]);
 
+/** The JSON Schemas of schemas, which do not change: a page makes its tools anew at each rendering, and most schemas once. */
+const DESCRIBED = new WeakMap<object, Record<string, unknown>>();
+
 /** Schemas that are callable, as ArkType's are, are functions. */
 function standard(value: unknown): StandardSchema['~standard'] | undefined {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null || !('~standard' in value)) return undefined;
@@ -78,9 +81,10 @@ export function readParameters(tool: string, parameters: unknown, validate?: (va
     const hint = HINTS.get(vendor) ?? 'use a version of its library that has ~standard.jsonSchema';
     throw new TypeError(`tool "${tool}": this schema of ${vendor} has no JSON Schema; ${hint}, or pass a plain JSON Schema`);
   }
-  let described: Record<string, unknown>;
+  let described = DESCRIBED.get(parameters as object);
   try {
-    described = jsonSchema.input({ target: 'draft-2020-12' });
+    described ??= jsonSchema.input({ target: 'draft-2020-12' });
+    DESCRIBED.set(parameters as object, described);
   } catch (error) {
     const text = error instanceof Error ? error.message : String(error);
     throw new TypeError(`tool "${tool}": the schema cannot be written as JSON Schema: ${text}`, { cause: error });

@@ -130,7 +130,7 @@ export interface CoreCallError {
   readonly code: string;
   /** The text for people: without what is for the model alone. */
   readonly message: string;
-  /** The text for the model, if it is another one. */
+  /** The text for a model, if it is another one: the tool's own words, or what happened and what to do, without names of participants. */
   readonly forModel?: string;
   /** Whether the tool may have run. If not, a retry is safe. */
   readonly mayHaveRun: boolean;
@@ -642,7 +642,7 @@ export class CallError extends Error {
   readonly kind: CallErrorKind;
   /** The code that events and recordings show. Of a failed tool, its own. */
   readonly code: string;
-  /** The text for the model, if it is another one. */
+  /** The text for a model, if it is another one: the tool's own words, or what happened and what to do, without names of participants. */
   readonly forModel?: string;
   /** Whether the tool may have run. If not, a retry is safe. */
   readonly mayHaveRun: boolean;

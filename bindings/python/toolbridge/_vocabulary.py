@@ -107,7 +107,7 @@ class CallError(Exception):
         self.kind: str = error["kind"]
         #: The code that events and recordings show. Of a failed tool, its own.
         self.code: str = error["code"]
-        #: The text for the model, if it is another one.
+        #: The text for a model, if it is another one: the tool's own words, or what happened and what to do, without names of participants.
         self.for_model: str | None = error.get("forModel")
         #: Whether the tool may have run. If not, a retry is safe.
         self.may_have_run: bool = error["mayHaveRun"]

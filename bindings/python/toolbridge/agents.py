@@ -30,11 +30,10 @@ _NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ToolFailed(llm.ToolError):
-    """A call has no value. The model reads its code, its text, and whether the tool may have run."""
+    """A call has no value. The model reads the tool's own words, or what happened and what to do."""
 
     def __init__(self, error: CallError, text: str | None = None) -> None:
-        ran = "it may have run" if error.may_have_run else "nothing ran"
-        super().__init__(f"{error.code}: {error if text is None else text} ({ran})")
+        super().__init__(text or error.for_model or str(error))
         self.code = error.code
         self.may_have_run = error.may_have_run
 
@@ -169,7 +168,7 @@ class RoomToolset(llm.Toolset):
         _, owner = _schema([offer for offer in self._assistant.tools() if offer.tool.name == name])
         owners = ", ".join(json.dumps(it, ensure_ascii=False) for it in error.owners)
         what = "call it again" if owner is None else f"name one of them in the argument `{owner}`"
-        return f"several clients offer it: {owners}; {what}"
+        return f"several clients offer it: {owners}; {what}. Nothing ran."
 
     def _turn(self, speech: SpeechHandle) -> Turn:
         """One turn for each reply of the model."""

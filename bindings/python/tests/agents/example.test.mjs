@@ -82,7 +82,7 @@ test('the worker and the page of the examples work together', { ...needs('server
     const event = JSON.parse(line);
     if (event.event === 'outputs' && outputs.push(...event.outputs) === turns.length) break;
   }
-  assert.deepEqual(outputs, ['{"on": true}', '{"value": null}', 'no_such_photo: there is no photo "dog" (it may have run)']);
+  assert.deepEqual(outputs, ['{"on": true}', '{"value": null}', 'there is no photo "dog"']);
   assert.deepEqual(await page.evaluate(() => [document.body.className, document.images.length]), ['lit', 0]);
   assert.match((await asked)[0], /wants to run "delete_photo": Deletes a photo of this page for good/);
 });

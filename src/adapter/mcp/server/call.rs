@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Call, CallError, ErrorCode, Value,
-    adapter::sink::{MAX_CALLS, OwnedTool, Room, failure},
+    adapter::sink::{MAX_CALLS, OwnedTool, Room},
+    tool::model_text,
 };
 
 /// Added to the error of a client that does not obey this assistant.
@@ -82,10 +83,10 @@ fn of_error(tool: &str, error: &CallError) -> serde_json::Map<String, Json> {
     match error {
         CallError::Tool(error) => result::of_tool_error(error, may_have_run),
         CallError::NotBound { .. } => {
-            let text = format!("{} {BOUND_ELSEWHERE}", failure::text(tool, error));
+            let text = format!("{} {BOUND_ELSEWHERE}", model_text::text(tool, error));
             result::of_failure(&text, &code, may_have_run)
         }
-        other => result::of_failure(&failure::text(tool, other), &code, may_have_run),
+        other => result::of_failure(&model_text::text(tool, other), &code, may_have_run),
     }
 }
 

@@ -5,7 +5,8 @@ use serde_json::{Value as Json, json};
 use super::conform::{Document, fit, fit_structured};
 use crate::{
     ErrorCode, ToolError, ToolResult, Value,
-    adapter::{json::object, mcp::CallToolResult, sink::failure},
+    adapter::{json::object, mcp::CallToolResult},
+    tool::model_text,
 };
 
 /// The error's code, in `_meta`.
@@ -46,7 +47,7 @@ pub(super) fn of_failure(text: &str, code: &ErrorCode, may_have_run: bool) -> Do
 /// Returns the document of a tool's failure: its message and what to do, then its partial result.
 pub(super) fn of_tool_error(error: &ToolError, may_have_run: bool) -> Document {
     let public = error.for_clients();
-    let text = failure::of_tool(&public);
+    let text = model_text::of_tool(&public);
     let Some(partial) = error.partial() else { return of_failure(&text, &error.code(), may_have_run) };
     let mut failed = failed(ToolResult::of(partial), &error.code(), may_have_run);
     if let Some(Json::Array(content)) = failed.get_mut("content") {

@@ -23,8 +23,9 @@ use crate::{
     CallError, ToolResult, Value,
     adapter::{
         rap::{address::Outgoing, result::RapResult},
-        sink::{MAX_CALLS, Room, failure},
+        sink::{MAX_CALLS, Room},
     },
+    tool::model_text,
     value::prefix,
 };
 
@@ -147,7 +148,7 @@ async fn called(
         return failed("the call was cancelled. Nothing ran.");
     };
     let Some(entry) = found else {
-        return failed(&failure::unknown(operation));
+        return failed(&model_text::unknown(operation));
     };
     let mut call = room.call(&entry, Value::from(Json::Object(arguments)));
     // Progress is not part of the protocol.
@@ -174,10 +175,10 @@ fn of_error(operation: &str, error: &CallError) -> RapResult {
         }
         other => tracing::debug!(code = %other.code(), operation = shown, "a RAP call failed"),
     }
-    let CallError::Tool(failure) = error else { return failed(&failure::text(operation, error)) };
+    let CallError::Tool(failure) = error else { return failed(&model_text::text(operation, error)) };
     // The message is shown, too.
     let public = failure.for_clients();
-    let text = failure::of_tool(&public);
+    let text = model_text::of_tool(&public);
     let Some(partial) = failure.partial().map(ToolResult::of) else { return failed(&text) };
     let says_it = partial.for_model(usize::MAX).text.contains(public.message());
     RapResult::failed(if says_it { partial } else { after(&text, &partial) })

@@ -1,12 +1,24 @@
 //! Writes failures as a model reads them: what happened, and what to do, without names of participants.
 
-use crate::{CallError, ErrorCode, ToolError, tools::LossCause};
+use super::{CallError, ErrorCode, LossCause, ToolError};
 
 /// Added if the tool may have run.
 const MAY_HAVE_RUN: &str = "It may have run: find out before you call it again.";
 
-/// Returns the text for a model, to which the prefix of an error is added.
-pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
+/// Returns the text for a model of a call with the names of its error.
+#[cfg(feature = "vocabulary")]
+pub(crate) fn of_call(error: &CallError) -> String {
+    let tool = match error {
+        CallError::UnknownTool { tool, .. }
+        | CallError::Ambiguous { tool, .. }
+        | CallError::NotBound { tool, .. } => tool,
+        _ => "",
+    };
+    text(tool, error)
+}
+
+/// Returns the text for a model, which knows the tool by this name.
+pub(crate) fn text(tool: &str, error: &CallError) -> String {
     let nothing_ran = |what: &str| format!("{what} Nothing ran.");
     match error {
         CallError::Tool(failure) => of_tool(failure),
@@ -22,7 +34,7 @@ pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
             nothing_ran("there is no permission to send calls to apps. Use another tool, or tell the user.")
         }
         CallError::Timeout { limit } => {
-            format!("{tool:?} had no result within {} s. {MAY_HAVE_RUN}", limit.as_secs_f32())
+            format!("no result came within {} s. {MAY_HAVE_RUN}", limit.as_secs_f32())
         }
         CallError::Lost { why: LossCause::Silent(_), .. } => {
             format!("the app does not answer any more. {MAY_HAVE_RUN}")
@@ -47,7 +59,7 @@ pub(in crate::adapter) fn text(tool: &str, error: &CallError) -> String {
 }
 
 /// Returns the text for a tool that is not offered.
-pub(in crate::adapter) fn unknown(tool: &str) -> String {
+pub(crate) fn unknown(tool: &str) -> String {
     // The name comes from the other system, and may be long.
     let shown: String = tool.chars().take(64).collect();
     format!("no app offers a tool named {shown:?} now. Use another tool of the list. Nothing ran.")
@@ -58,7 +70,7 @@ fn then_again(what: &str) -> String {
 }
 
 /// Returns the message of the tool, and what to do if the message cannot say it.
-pub(in crate::adapter) fn of_tool(error: &ToolError) -> String {
+pub(crate) fn of_tool(error: &ToolError) -> String {
     let message = match error.message().trim() {
         "" => return then_again(ToolError::LOCAL_MESSAGE),
         message @ (ToolError::LOCAL_MESSAGE | ToolError::PANIC_MESSAGE) => return then_again(message),
@@ -118,7 +130,7 @@ mod tests {
             "the tool failed. Call again later, or tell the user."
         );
         let timeout = text("ring", &CallError::Timeout { limit: Duration::from_millis(1_500) });
-        assert_eq!(timeout, format!("\"ring\" had no result within 1.5 s. {MAY_HAVE_RUN}"));
+        assert_eq!(timeout, format!("no result came within 1.5 s. {MAY_HAVE_RUN}"));
         assert!(unknown(&"a".repeat(1_000)).len() < 200);
     }
 }
