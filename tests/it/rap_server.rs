@@ -371,10 +371,7 @@ async fn rap_r10_failure_begins_with_error_says_what_to_do_and_has_no_internals(
     for (operation, expected) in [
         ("panics", "Error: the tool crashed. Call again later, or tell the user."),
         ("internal", "Error: the tool failed. Call again later, or tell the user."),
-        (
-            "short",
-            "Error: no result came within 0.2 s. It may have run: find out before you call it again.",
-        ),
+        ("short", "Error: no result came within 0.2 s. It may have run: find out before you call it again."),
     ] {
         let text = served.text(&mut runtime, operation, operation, json!({})).await;
         assert_eq!(text, expected);
