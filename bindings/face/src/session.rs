@@ -130,8 +130,10 @@ impl Session {
                 }
             }
             Input::Detach { id } => {
+                // No output tells the end of the call, so its name is free now.
                 if let Some(key) = self.names.call(&id) {
                     core.detach(now, key);
+                    self.names.end(key);
                 }
             }
             Input::BargeIn { turn } => {

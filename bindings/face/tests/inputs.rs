@@ -126,6 +126,21 @@ fn null_is_a_result_and_otherwise_a_missing_field() {
 }
 
 #[test]
+fn detached_call_frees_its_id() {
+    let mut it = create("assistant", "{}");
+    let call = r#"{"type":"call","atMs":2000,"id":1,"tool":"lamp","ownerWaitMs":500}"#;
+    assert_eq!(it.handle(call, None), Ok(None));
+    assert_eq!(error(&mut it, call), "id: is that of an open call");
+    assert_eq!(it.handle(r#"{"type":"detach","atMs":2000,"id":1}"#, None), Ok(None));
+    assert_eq!(it.handle(call, None), Ok(None));
+    it.handle(r#"{"type":"timeout","atMs":2500}"#, None).unwrap();
+    let results =
+        std::iter::from_fn(|| it.next_output()).filter(|it| it.starts_with(r#"{"type":"result""#)).count();
+    assert_eq!(results, 1);
+    assert_eq!(it.handle(call, None), Ok(None));
+}
+
+#[test]
 fn tools_are_offered_all_or_those_that_can_be() {
     let mut it = create("client", "{}");
     let offer = |partial: bool| {
