@@ -496,8 +496,14 @@ pub trait Known {
     /// Returns the local participant's name of a call, if it made it.
     fn id_of(&self, call: &CallId) -> Option<Id>;
 
-    /// Returns the names of the tools that a participant offers now.
-    fn tools_of(&self, owner: &Identity) -> Vec<String>;
+    /// Returns the tools that can be called now. Few events need them.
+    fn offers(&self) -> Vec<Offer>;
+}
+
+/// Returns the names of the tools that a participant offers.
+pub fn tool_names(offers: &[Offer], owner: &Identity) -> Vec<String> {
+    let its = offers.iter().filter(|offer| offer.owner == *owner);
+    its.map(|offer| offer.tool.name().as_str().to_owned()).collect()
 }
 
 impl Event {
@@ -508,7 +514,7 @@ impl Event {
             CoreEvent::Joined(who) => Self::Joined { participant: Participant::from(&who) },
             CoreEvent::Left(peer) => Self::Left { peer: Peer::from(&peer) },
             CoreEvent::ToolsChanged { owner } => {
-                Self::ToolsChanged { tools: known.tools_of(&owner), owner: text(&owner) }
+                Self::ToolsChanged { tools: tool_names(&known.offers(), &owner), owner: text(&owner) }
             }
             CoreEvent::Bound(assistant) => Self::Bound { assistant: assistant.as_ref().map(text) },
             CoreEvent::AmbiguousAssistant { candidates } => {

@@ -6,7 +6,7 @@ use toolbridge::{
     CallId, Identity,
     clock::Instant,
     session::{self as core, JobKey, SelectionKey},
-    tools::ReportError,
+    tools::{Offer, ReportError},
     transport::{Form, TransportEvent},
     vocabulary::{
         CallError, Create, Event, Id, Input, Known, LateResult, LeftOut, Malformed, OfferedTool, Output,
@@ -324,10 +324,8 @@ impl Known for Open<'_> {
         self.names.of_call(call)
     }
 
-    fn tools_of(&self, owner: &Identity) -> Vec<String> {
-        let offers = self.core.tools();
-        let its = offers.iter().filter(|offer| offer.owner == *owner);
-        its.map(|offer| offer.tool.name().as_str().to_owned()).collect()
+    fn offers(&self) -> Vec<Offer> {
+        self.core.tools()
     }
 }
 

@@ -23,7 +23,7 @@ use toolbridge::{
     transport::Peer,
     vocabulary::{
         self, Id, Input, Known, Line, LineEvent, LineLimits, OfferedTool, Output, Reply, clock::duration,
-        to_core::body,
+        from_core::tool_names, to_core::body,
     },
 };
 
@@ -429,8 +429,8 @@ impl<'a> Conversation<'a> {
             }
             _ => None,
         };
-        let offers = self.assistant.tools();
-        let plain = vocabulary::Event::from_core(event, &Room { names: &self.names, offers: &offers });
+        let known = Room { names: &self.names, assistant: &self.assistant };
+        let plain = vocabulary::Event::from_core(event, &known);
         if let Some(call) = ended {
             self.names.remove(&call);
         }
@@ -443,7 +443,7 @@ impl<'a> Conversation<'a> {
     /// Returns the `ready` event that follows the `tools_changed` of a client that offered no tools before.
     fn ready(&mut self, event: &Event) -> Option<LineEvent> {
         let Event::ToolsChanged { owner } = event else { return None };
-        let tools = tools_of(owner, &self.assistant.tools());
+        let tools = tool_names(&self.assistant.tools(), owner);
         if owner == self.assistant.identity() || tools.is_empty() {
             self.ready.remove(owner);
             return None;
@@ -482,7 +482,7 @@ impl<'a> Conversation<'a> {
 /// What is known of an event.
 struct Room<'a> {
     names: &'a HashMap<CallId, Id>,
-    offers: &'a [Offer],
+    assistant: &'a Assistant,
 }
 
 impl Known for Room<'_> {
@@ -490,14 +490,9 @@ impl Known for Room<'_> {
         self.names.get(call).cloned()
     }
 
-    fn tools_of(&self, owner: &Identity) -> Vec<String> {
-        tools_of(owner, self.offers)
+    fn offers(&self) -> Vec<Offer> {
+        self.assistant.tools()
     }
-}
-
-fn tools_of(owner: &Identity, offers: &[Offer]) -> Vec<String> {
-    let its = offers.iter().filter(|offer| offer.owner == *owner);
-    its.map(|offer| offer.tool.name().as_str().to_owned()).collect()
 }
 
 fn in_use(id: Id) -> CommandError {
