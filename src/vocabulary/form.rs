@@ -792,6 +792,18 @@ macro_rules! messages {
                 }
             }
 
+            /// Writes it as JSON.
+            pub fn to_json(&self) -> String {
+                self.written($crate::vocabulary::form::Writer::default())
+            }
+
+            fn written(&self, mut out: $crate::vocabulary::form::Writer) -> String {
+                out.open();
+                self.write_fields(&mut out);
+                out.close();
+                out.finish()
+            }
+
             /// Writes the name and the fields.
             pub fn write_fields(&self, out: &mut $crate::vocabulary::form::Writer) {
                 out.named($tag, self.name());
@@ -837,6 +849,21 @@ macro_rules! messages {
                     },)*
                     _ => return None,
                 })
+            }
+        }
+    };
+}
+
+/// Writes the fields of these messages among those of the object that they are in.
+macro_rules! inlined {
+    ($name:ident) => {
+        impl $crate::vocabulary::form::Write for $name {
+            fn write(&self, out: &mut $crate::vocabulary::form::Writer) {
+                self.write_fields(out);
+            }
+
+            fn write_field(&self, _: &str, out: &mut $crate::vocabulary::form::Writer) {
+                self.write_fields(out);
             }
         }
     };

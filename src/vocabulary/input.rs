@@ -287,15 +287,11 @@ impl Input {
             }
             _ => None,
         };
-        let mut out = Writer::omitting_bytes(true);
-        out.open();
-        self.write_fields(&mut out);
-        out.close();
-        (out.finish(), bytes)
+        (self.written(Writer::omitting_bytes(true)), bytes)
     }
 
     /// Writes the input of this time as JSON.
-    pub fn to_json(&self, at: f64) -> String {
+    pub fn to_timed_json(&self, at: f64) -> String {
         let mut out = Writer::default();
         out.open();
         at.write_field("atMs", &mut out);
@@ -340,16 +336,5 @@ messages! {
             /// The packet.
             packet: u64,
         },
-    }
-}
-
-impl Query {
-    /// Writes the query as JSON.
-    pub fn to_json(&self) -> String {
-        let mut out = Writer::default();
-        out.open();
-        self.write_fields(&mut out);
-        out.close();
-        out.finish()
     }
 }

@@ -1,6 +1,6 @@
 //! Defines what only the line protocol of `toolbridge assistant` says (`toolbridge assistant --protocol`).
 
-use super::form::{Id, Write, Writer};
+use super::form::Id;
 
 messages! {
     /// A command of the line protocol that no session knows.
@@ -104,24 +104,4 @@ messages! {
     }
 }
 
-/// The fields of an event are those of its line.
-impl Write for LineEvent {
-    fn write(&self, out: &mut Writer) {
-        self.write_fields(out);
-    }
-
-    fn write_field(&self, _: &str, out: &mut Writer) {
-        self.write_fields(out);
-    }
-}
-
-impl Line {
-    /// Writes the line as JSON.
-    pub fn to_json(&self) -> String {
-        let mut out = Writer::default();
-        out.open();
-        self.write_fields(&mut out);
-        out.close();
-        out.finish()
-    }
-}
+inlined!(LineEvent);

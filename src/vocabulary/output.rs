@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{
-    form::{Id, Json, Write, Writer},
+    form::{Id, Json, Writer},
     shared::{
         Attribute, CallError, CloseReason, ConnectionState, Execution, Lane, Participant, Peer,
         ProgressStatus, StopReason, Tool, UnacceptedReason,
@@ -349,37 +349,15 @@ messages! {
     }
 }
 
-/// The fields of an event are those of its output.
-impl Write for Event {
-    fn write(&self, out: &mut Writer) {
-        self.write_fields(out);
-    }
-
-    fn write_field(&self, _: &str, out: &mut Writer) {
-        self.write_fields(out);
-    }
-}
+inlined!(Event);
 
 impl Output {
-    /// Writes the output as JSON.
-    pub fn to_json(&self) -> String {
-        self.write(false)
-    }
-
     /// Writes the output without its bytes, and returns them.
     pub fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
         let bytes = match &mut self {
             Self::Transmit { bytes, .. } => Some(mem::take(bytes)),
             _ => None,
         };
-        (self.write(true), bytes)
-    }
-
-    fn write(&self, omits_bytes: bool) -> String {
-        let mut out = Writer::omitting_bytes(omits_bytes);
-        out.open();
-        self.write_fields(&mut out);
-        out.close();
-        out.finish()
+        (self.written(Writer::omitting_bytes(true)), bytes)
     }
 }

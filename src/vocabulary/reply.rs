@@ -1,7 +1,7 @@
 //! Defines what inputs and queries return.
 
 use super::{
-    form::{Id, Json, Writer},
+    form::{Id, Json},
     shared::{CallError, Count, Execution, Participant, Readiness, Role, Tool},
 };
 
@@ -168,16 +168,5 @@ messages! {
             /// Whether it must.
             wanted: bool,
         },
-    }
-}
-
-impl Reply {
-    /// Writes the reply as JSON.
-    pub fn to_json(&self) -> String {
-        let mut out = Writer::default();
-        out.open();
-        self.write_fields(&mut out);
-        out.close();
-        out.finish()
     }
 }

@@ -45,6 +45,10 @@ fn attributes(attributes: Vec<Attribute>) -> impl Iterator<Item = (String, Strin
     attributes.into_iter().map(|it| (it.name, it.value))
 }
 
+fn time(millis: Option<f64>, field: &str) -> Result<Option<Duration>> {
+    millis.map(duration).transpose().map_err(|error| error.of(field))
+}
+
 fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -80,9 +84,6 @@ impl Participant {
 
 impl Tool {
     pub fn into_core(self) -> Result<crate::Tool> {
-        let time = |millis: Option<f64>, field: &str| {
-            millis.map(duration).transpose().map_err(|error| error.of(field))
-        };
         let options = ToolOptions {
             consent: self.consent.map(|consent| match consent {
                 Consent::Never => crate::Consent::Never,
@@ -408,9 +409,6 @@ impl Call {
     /// # Errors
     /// A time cannot be one.
     pub fn into_core(self) -> Result<std::result::Result<Request, CallError>> {
-        let time = |millis: Option<f64>, field: &str| {
-            millis.map(duration).transpose().map_err(|error| error.of(field))
-        };
         let mut request = Request::new(self.tool, Value::empty());
         request.owner = self.to.map(Into::into);
         request.timeout = time(self.timeout, "timeoutMs")?;

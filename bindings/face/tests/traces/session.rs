@@ -399,7 +399,7 @@ impl Session {
 
     fn input(&mut self, now: Instant, input: &Input) {
         if let Some(shadow) = &mut self.shadow {
-            shadow.input(&input.to_json(millis(now.duration_since(shadow.zero))));
+            shadow.input(&input.to_timed_json(millis(now.duration_since(shadow.zero))));
         }
     }
 }
