@@ -222,7 +222,7 @@ messages! {
             /// The call.
             id: Id,
         },
-        /// Detaches a call from its caller, who gets no `result`.
+        /// Detaches a call from its caller, who gets no `result`. Its id is free.
         Detach = "detach" {
             /// The call.
             id: Id,

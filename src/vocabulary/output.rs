@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{
-    form::{Id, Json, Writer},
+    form::{Id, Json, Malformed, Writer},
     shared::{
         Attribute, CallError, CloseReason, ConnectionState, Execution, Lane, Participant, Peer,
         ProgressStatus, StopReason, Tool, UnacceptedReason,
@@ -351,7 +351,25 @@ messages! {
 
 inlined!(Event);
 
+impl Event {
+    /// Checks names that `listen` has, of which these are no events of a session.
+    pub fn checked(names: Vec<String>, others: &[&str]) -> Result<Vec<String>, Malformed> {
+        match names.iter().position(|name| !Self::NAMES.contains(&&**name) && !others.contains(&&**name)) {
+            Some(at) => {
+                let error = Malformed::new(format_args!("{:?} is no event", names[at]));
+                Err(error.of(&format!("[{at}]")).of("events"))
+            }
+            None => Ok(names),
+        }
+    }
+}
+
 impl Output {
+    /// Returns the result of a call that was not made.
+    pub fn refused(id: Id, error: CallError) -> Self {
+        Self::Result { id, value: None, for_model: None, needs_model: None, spoken: None, error: Some(error) }
+    }
+
     /// Writes the output without its bytes, and returns them.
     pub fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
         let bytes = match &mut self {

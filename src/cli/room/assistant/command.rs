@@ -30,7 +30,7 @@ pub(super) const COMMANDS: &[&str] =
     &["call", "cancel", "barge_in", "turn_end", "tools", "listen", "forget_permissions", "close"];
 
 /// The error code of a command that is malformed, as opposed to a tool's `invalid_parameters`.
-const BAD_COMMAND: &str = "bad_command";
+pub(super) const BAD_COMMAND: &str = "bad_command";
 
 /// The error code of a line that is too long.
 pub(super) const TOO_LONG: &str = "too_long";

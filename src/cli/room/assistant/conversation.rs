@@ -6,7 +6,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    command::{self, COMMANDS, Command, CommandError, TOO_LONG},
+    command::{self, BAD_COMMAND, COMMANDS, Command, CommandError, TOO_LONG},
     input::{self, MAX_LINE, Text},
 };
 use crate::cli::{
@@ -17,7 +17,7 @@ use crate::cli::{
     },
 };
 use toolbridge::{
-    Assistant, CallError, CallId, CloseReason, Event, Events, Identity, Turn, Value,
+    Assistant, CallError, CallId, CloseReason, Event, Events, Identity, Turn,
     adapter::acp,
     tools::Offer,
     transport::Peer,
@@ -55,6 +55,24 @@ pub(super) enum End {
 /// The reader of standard output is gone.
 struct OutputClosed;
 
+/// What follows a command.
+enum Next {
+    /// The next line is read.
+    Read,
+    /// This is written, and then the next line is read.
+    Say(String),
+    /// No more lines are read.
+    Stop,
+}
+
+/// A turn of the controlling program.
+struct Named {
+    name: Id,
+    turn: Turn,
+    /// Whether it accepts no more calls. A barge-in still ends those that are open.
+    has_ended: bool,
+}
+
 /// A line that a call produces.
 struct CallLine {
     line: String,
@@ -82,8 +100,8 @@ pub(super) struct Conversation<'a> {
     lines: mpsc::Receiver<CallLine>,
     /// The controlling program's ids for the calls in the room, until the calls have settled.
     names: HashMap<CallId, Id>,
-    /// The controlling program's turns, oldest first, including interrupted ones. None: it has ended.
-    turns: VecDeque<(Id, Option<Turn>)>,
+    /// The controlling program's turns, oldest first, including interrupted ones.
+    turns: VecDeque<Named>,
     /// The events that are told; `None`: all.
     heard: Option<Vec<String>>,
     /// The participants reported as joined.
@@ -214,40 +232,37 @@ impl<'a> Conversation<'a> {
                 command::unreadable(line, &[], CommandError::new("not_utf8", "the line is not UTF-8"))
             }
         };
-        let done = match command {
+        let next = match command {
             Ok(Command::Input(input)) => self.input(input),
             Ok(Command::Refused(id, _)) if self.open.contains_key(&id) => Err(in_use(id)),
-            Ok(Command::Refused(id, error)) => {
-                let (value, for_model, needs_model, spoken) = (None, None, None, None);
-                let result = Output::Result { id, value, for_model, needs_model, spoken, error: Some(error) };
-                self.say(&result.to_json()).await?;
-                Ok(true)
-            }
+            Ok(Command::Refused(id, error)) => Ok(Next::Say(Output::refused(id, error).to_json())),
             Ok(Command::Tools) => {
                 let (offers, local) = (self.assistant.tools(), self.assistant.identity());
                 let tools = offers.iter().map(|offer| OfferedTool::from_core(offer, Some(local))).collect();
-                self.say(&Reply::Tools { tools }.to_json()).await?;
-                Ok(true)
+                Ok(Next::Say(Reply::Tools { tools }.to_json()))
             }
             Ok(Command::ForgetPermissions) => {
-                let count = acp::forget_permissions() as u64;
-                self.note(LineEvent::PermissionsForgotten { count }).await?;
-                Ok(true)
+                let event = LineEvent::PermissionsForgotten { count: acp::forget_permissions() as u64 };
+                Ok(Next::Say(Line::Event { event }.to_json()))
             }
             Err(wrong) => Err(wrong),
         };
-        match done {
-            Ok(goes_on) => Ok(goes_on),
+        let answer = match next {
+            Ok(Next::Read) => return Ok(true),
+            Ok(Next::Stop) => return Ok(false),
+            Ok(Next::Say(answer)) => answer,
             Err(CommandError { code, message, id }) => {
-                let error = Line::Error { line: line.number, code: code.to_owned(), message, id };
-                self.say(&error.to_json()).await?;
-                Ok(true)
+                Line::Error { line: line.number, code: code.to_owned(), message, id }.to_json()
             }
-        }
+        };
+        self.say(&answer).await?;
+        Ok(true)
     }
 
-    /// Does what an input says. Returns whether to read more lines.
-    fn input(&mut self, input: Input) -> Result<bool, CommandError> {
+    fn input(&mut self, input: Input) -> Result<Next, CommandError> {
+        let refuse = |id: Id, error: CallError| {
+            Ok(Next::Say(Output::refused(id, vocabulary::CallError::from(&error)).to_json()))
+        };
         match input {
             Input::Call { id, .. } if self.open.contains_key(&id) => return Err(in_use(id)),
             Input::Call { id, tool, arguments, to, timeout, owner_wait, meta, turn } => {
@@ -256,13 +271,13 @@ impl<'a> Conversation<'a> {
                     let meta = meta.into_iter().map(|it| body(&it.value).map(|value| (it.name, value)));
                     Ok((arguments, meta.collect::<Result<Vec<_>, _>>()?))
                 });
-                let ((arguments, meta), turn) = match (values, turn) {
-                    (Err(error), _) => return Ok(self.refuse(id, CallError::from(error))),
-                    (_, Some(None)) => return Ok(self.refuse(id, CallError::TurnOver)),
-                    (Ok(values), turn) => (values, turn.flatten()),
+                let (arguments, meta) = match values {
+                    Ok(values) => values,
+                    Err(error) => return refuse(id, CallError::from(error)),
                 };
                 let mut asked = match turn {
-                    Some(turn) => turn.call(&tool, arguments),
+                    Some(Named { has_ended: true, .. }) => return refuse(id, CallError::TurnOver),
+                    Some(Named { turn, .. }) => turn.call(&tool, arguments),
                     None => self.assistant.call(&tool, arguments),
                 };
                 if let Some(owner) = to {
@@ -286,33 +301,16 @@ impl<'a> Conversation<'a> {
                     stop.cancel();
                 }
             }
-            Input::BargeIn { turn } => {
-                if let Some(turn) = self.turn(turn) {
-                    turn.barge_in();
-                }
+            Input::BargeIn { turn } => self.turn(turn).turn.barge_in(),
+            Input::TurnEnd { turn } => self.turn(turn).has_ended = true,
+            Input::Listen { events } => {
+                let events = vocabulary::Event::checked(events, LineEvent::NAMES);
+                self.heard = Some(events.map_err(|error| CommandError::new(BAD_COMMAND, error))?);
             }
-            Input::TurnEnd { turn } => {
-                self.turn(turn.clone());
-                if let Some((_, ended)) = self.turns.iter_mut().find(|(known, _)| *known == turn) {
-                    *ended = None; // its calls keep it until they have ended
-                }
-            }
-            Input::Listen { events } => self.heard = Some(events),
-            Input::Close {} => return Ok(false),
+            Input::Close {} => return Ok(Next::Stop),
             _ => {} // is no command
         }
-        Ok(true)
-    }
-
-    /// Queues the result of a call that is not made.
-    fn refuse(&mut self, id: Id, error: CallError) -> bool {
-        self.open.insert(id.clone(), CancellationToken::new());
-        let line = Output::result(id.clone(), &Err::<Value, _>(error)).to_json();
-        let tell = self.tell.clone();
-        self.running.spawn(async move {
-            let _ = tell.send(CallLine { line, ended: Some(id) }).await;
-        });
-        true
+        Ok(Next::Read)
     }
 
     fn start(&mut self, id: Id, call: toolbridge::Call) {
@@ -328,23 +326,26 @@ impl<'a> Conversation<'a> {
         self.running.spawn(follow(id, call, stop, self.tell.clone()));
     }
 
-    /// Returns the turn with this name, which begins when it is first named; none if it has ended.
-    fn turn(&mut self, name: Id) -> Option<Turn> {
-        if let Some((_, turn)) = self.turns.iter().find(|(known, _)| *known == name) {
-            return turn.clone();
-        }
-        if self.turns.len() == TURNS {
-            self.turns.pop_front();
-        }
-        let turn = self.assistant.turn();
-        self.turns.push_back((name, Some(turn.clone())));
-        Some(turn)
+    /// Returns the turn with this name, which begins when it is first named.
+    fn turn(&mut self, name: Id) -> &mut Named {
+        let at = self.turns.iter().position(|known| known.name == name).unwrap_or_else(|| {
+            if self.turns.len() == TURNS {
+                self.turns.pop_front();
+            }
+            self.turns.push_back(Named { name, turn: self.assistant.turn(), has_ended: false });
+            self.turns.len() - 1
+        });
+        &mut self.turns[at]
     }
 
-    /// Writes a line of a call. After its result, the id can be used again.
+    /// Writes a line of a call: its result, after which the id can be used again, or progress that is heard.
     async fn pass(&mut self, line: CallLine) -> Result<(), OutputClosed> {
-        if let Some(id) = line.ended {
-            self.open.remove(&id);
+        match line.ended {
+            Some(id) => {
+                self.open.remove(&id);
+            }
+            None if !self.hears("progress") => return Ok(()),
+            None => {}
         }
         self.say(&line.line).await
     }
@@ -463,10 +464,14 @@ impl<'a> Conversation<'a> {
 
     /// Writes an event that is heard.
     async fn event(&self, event: vocabulary::Event) -> Result<(), OutputClosed> {
-        match &self.heard {
-            Some(heard) if !heard.iter().any(|name| name == event.name()) => Ok(()),
-            _ => self.say(&Output::Event { event }.to_json()).await,
+        match self.hears(event.name()) {
+            true => self.say(&Output::Event { event }.to_json()).await,
+            false => Ok(()),
         }
+    }
+
+    fn hears(&self, event: &str) -> bool {
+        self.heard.as_ref().is_none_or(|heard| heard.iter().any(|name| name == event))
     }
 
     /// Writes an event of the line protocol.
@@ -667,6 +672,17 @@ mod tests {
         let delivered = driver.until(json!({"type": "event"})).await;
         assert_eq!((&delivered["event"], &delivered["id"]), (&json!("delivered"), &json!(1)), "{delivered}");
         driver.until(json!({"type": "result", "id": 1})).await;
+        driver.write(&json!({"type": "call", "id": 2, "tool": "sleep"})).await;
+        driver.until(json!({"event": "delivered", "id": 2})).await;
+        driver.write(&json!({"type": "cancel", "id": 2})).await;
+        let next = driver.until(json!({"id": 2})).await;
+        assert_eq!(next["type"], "result", "progress is not heard: {next}");
+        driver.write(&json!({"type": "listen", "events": ["ready", "gone"]})).await;
+        let error = driver.until(json!({"type": "error", "code": "bad_command"})).await;
+        assert_eq!(error["message"], "events[1]: \"gone\" is no event", "{error}");
+        driver.write(&json!({"type": "listen", "events": ["progress"]})).await;
+        driver.write(&json!({"type": "call", "id": 3, "tool": "sleep"})).await;
+        driver.until(json!({"type": "progress", "id": 3})).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -680,8 +696,9 @@ mod tests {
         driver.write(&json!({"type": "call", "id": 2, "tool": "odd", "turn": "t"})).await;
         let refused = driver.until(json!({"type": "result"})).await;
         assert!(refused["id"] == 2 && refused["error"]["kind"] == "turn_over", "{refused}");
-        driver.write(&json!({"type": "cancel", "id": 1})).await;
-        driver.until(json!({"type": "result", "id": 1})).await;
+        driver.write(&json!({"type": "barge_in", "turn": "t"})).await;
+        let result = driver.until(json!({"type": "result", "id": 1})).await;
+        assert_eq!(result["error"]["code"], "cancelled", "the barge-in ends what goes on: {result}");
     }
 
     #[tokio::test(start_paused = true)]
