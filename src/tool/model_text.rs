@@ -41,7 +41,11 @@ pub(crate) fn text(tool: &str, error: &CallError) -> String {
         }
         CallError::Lost { .. } => format!("the app disconnected before it answered. {MAY_HAVE_RUN}"),
         CallError::Cancelled => format!("the call was cancelled. {MAY_HAVE_RUN}"),
-        CallError::Unawaited => format!("{error}."),
+        CallError::Unawaited | CallError::Detached | CallError::TurnOver => format!("{error}."),
+        CallError::TooManyEqual { limit, .. } => nothing_ran(&format!(
+            "it was called with the same arguments {limit} times in this turn. Use an earlier result, or tell the user."
+        )),
+        CallError::Limit { .. } => nothing_ran(&format!("{error}. Tell the user.")),
         CallError::TooLarge { size, limit } => {
             nothing_ran(&format!("the arguments have {size} bytes; the limit is {limit}. Send less."))
         }
@@ -54,7 +58,6 @@ pub(crate) fn text(tool: &str, error: &CallError) -> String {
             nothing_ran("there is no connection to the apps. Call again later, or tell the user.")
         }
         CallError::Closed(_) => format!("the connection to the apps ended. {MAY_HAVE_RUN}"),
-        _ => "the call failed. Call again later, or tell the user.".to_owned(),
     }
 }
 
@@ -113,6 +116,24 @@ mod tests {
             let text = text("ring", &error);
             assert!(!text.contains("planted"), "{text}");
         }
+    }
+
+    #[test]
+    fn model_is_not_told_to_repeat_what_cannot_succeed() {
+        let text = |error: &CallError| text("ring", error);
+        assert_eq!(text(&CallError::TurnOver), "the turn is over; nothing ran.");
+        assert!(text(&CallError::Detached).ends_with("its result is delivered later."));
+        let repeated = text(&CallError::TooManyEqual { tool: "ring".into(), limit: 5 });
+        assert_eq!(
+            repeated,
+            "it was called with the same arguments 5 times in this turn. Use an earlier result, or tell the user. Nothing ran."
+        );
+        let (asked, maximum) = (Duration::ZERO, Duration::from_secs(600));
+        let range = text(&CallError::Limit { asked, maximum });
+        assert_eq!(
+            range,
+            "the timeout of 0 ms is outside the range from 1 ms to 600000 ms. Tell the user. Nothing ran."
+        );
     }
 
     #[test]
