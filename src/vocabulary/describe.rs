@@ -74,8 +74,6 @@ impl Field {
 /// A variant of a message.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// The name of its type.
-    pub name: &'static str,
     /// The value of the tag.
     pub tag: &'static str,
     /// What it means.
@@ -137,15 +135,10 @@ impl Table {
         name: &'static str,
         tag: &'static str,
         doc: &[&str],
-        variants: impl FnOnce(&mut Self) -> Vec<(&'static str, &'static str, Vec<&'static str>, Vec<Field>)>,
+        variants: impl FnOnce(&mut Self) -> Vec<(&'static str, Vec<&'static str>, Vec<Field>)>,
     ) -> Type {
         self.add(name, doc, |table| {
-            let variant = |(name, tag, doc, fields): (_, _, Vec<_>, _)| Variant {
-                name,
-                tag,
-                doc: text_of(&doc),
-                fields,
-            };
+            let variant = |(tag, doc, fields): (_, Vec<_>, _)| Variant { tag, doc: text_of(&doc), fields };
             Shape::Messages(tag, variants(table).into_iter().map(variant).collect())
         })
     }

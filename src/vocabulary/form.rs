@@ -820,7 +820,6 @@ macro_rules! messages {
                 table.messages(stringify!($name), $tag, &[$(stringify!($meta)),*], |table| {
                     let _ = &table; // no message may have a field
                     vec![$((
-                        stringify!($variant),
                         $text,
                         vec![$(stringify!($doc)),*],
                         vec![$(field!(table, [$(#[$field_doc])*] $type, key!($field $($key)?), default!($($default)?)),)*],
