@@ -125,6 +125,9 @@ pub mod cli_support;
 pub mod clock;
 #[cfg(feature = "dev-server")]
 pub mod dev_server;
+#[cfg(feature = "vocabulary")]
+#[doc(hidden)]
+pub mod engine;
 pub mod escape;
 #[cfg(feature = "livekit")]
 pub mod livekit;

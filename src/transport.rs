@@ -9,6 +9,7 @@ pub(crate) mod alarm;
 #[cfg(feature = "runtime")]
 mod api;
 mod event;
+pub(crate) mod outbox;
 #[cfg(feature = "runtime")]
 pub(crate) mod send_queue;
 pub(crate) mod types;

@@ -1,6 +1,8 @@
 // Replays one trace in whichever engine this is: see replay.mjs.
 
 const INPUT = '{"input":';
+const SENT = '{"sent":';
+const START = '{"start":';
 
 /** Returns what the core writes for each line of a trace that is not an input: the first that differs, or how many are equal. */
 export function replay(Session, trace, toBase64) {
@@ -30,6 +32,14 @@ export function replay(Session, trace, toBase64) {
     if (line === "") continue;
     if (result === undefined && line.startsWith(INPUT)) {
       result = resultOf(line.slice(INPUT.length, -1));
+      continue;
+    }
+    if (result === undefined && line.startsWith(SENT)) {
+      session.sent(...JSON.parse(line).sent);
+      continue;
+    }
+    if (result === undefined && line.startsWith(START)) {
+      result = `{"started":${session.start(...JSON.parse(line).start)}}`;
       continue;
     }
     const found = result ?? outputLine();

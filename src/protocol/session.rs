@@ -237,6 +237,18 @@ impl Session {
         self.core.delivery.wants(packet)
     }
 
+    /// Returns the tool of this name that the local participant offers.
+    #[cfg(feature = "vocabulary")]
+    pub(crate) fn own_tool(&self, name: &str) -> Option<&Tool> {
+        self.core.cx.local.tool(name)
+    }
+
+    /// Returns whether more parts of this stream are expected.
+    #[cfg(feature = "vocabulary")]
+    pub(crate) fn reads_stream(&self, from: &Peer, id: &str) -> bool {
+        self.core.delivery.reads_stream(from, id)
+    }
+
     /// Returns whether no call is open, no job runs and every answer is acknowledged. Answers to callers that have left
     /// the room do not count.
     pub fn is_drained(&self) -> bool {

@@ -363,7 +363,7 @@ mod tests {
     use super::*;
     use crate::{
         recording::{Happened, RecorderOptions, Recording},
-        transport::send_queue::{Priority, SendQueue},
+        transport::{outbox::Priority, send_queue::SendQueue},
     };
 
     /// A transport that sends from a queue, when the test says so.

@@ -17,7 +17,7 @@
 )]
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     future::{Future, poll_fn},
     mem,
     pin::Pin,
@@ -27,56 +27,20 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{Capabilities, CloseReason, Lane, Packet, SendError, Sid, Transport};
-
-/// The number of queued packets at which the owner should stop reading events.
-const LIMIT: usize = 1_024;
-
-/// The largest number of queued packets.
-const CAP: usize = 4 * LIMIT;
-
-/// The largest size of all queued packets, in bytes: two frames of the largest size. A single packet may exceed it.
-const CAP_BYTES: usize = 32 * 1024 * 1024;
-
-/// Additional capacity for small packets that overtake, in packets and in bytes, so that a queue full of large packets does not
-/// block stops and acknowledgements.
-const RESERVE: usize = LIMIT;
-const RESERVE_BYTES: usize = 1024 * 1024;
+use super::{
+    Capabilities, CloseReason, Lane, Packet, SendError, Sid, Transport,
+    outbox::{Outbox, Priority, Sending},
+};
 
 /// The queue. Clones refer to the same queue.
 #[derive(Clone, Default)]
 pub(crate) struct SendQueue(Arc<Mutex<State>>);
 
-/// A part of the queue. The transport sends at most one packet of each at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Priority {
-    /// Reliable packets that need not wait for large ones.
-    Urgent,
-    /// All other reliable packets.
-    Ordered,
-    /// Lossy packets.
-    Lossy,
-}
-
-impl Priority {
-    /// The lane of these packets.
-    pub(crate) fn lane(self) -> Lane {
-        if self == Self::Lossy { Lane::Lossy } else { Lane::Reliable }
-    }
-}
-
 #[derive(Default)]
 struct State {
     access: Access,
-    /// Indexed by [`Priority`].
-    queued: [VecDeque<Queued>; 3],
-    /// Indexed by [`Priority`].
-    sending: [Option<Sending>; 3],
+    outbox: Outbox<Tag>,
     waiting: Waiting,
-    /// The bytes of the queued reliable packets.
-    bytes: usize,
-    /// The number of large packets that are queued in order.
-    large: usize,
     /// The bytes on the reliable lane that the transport has sent and the server has not acknowledged.
     unacknowledged: usize,
     owner: OwnerSide,
@@ -173,7 +137,7 @@ impl Waiting {
     fn list(packet: &Packet) -> Priority {
         match packet.lane {
             Lane::Lossy => Priority::Lossy,
-            Lane::Reliable if may_overtake(packet) => Priority::Urgent,
+            Lane::Reliable if packet.overtakes && !is_large(packet) => Priority::Urgent,
             Lane::Reliable => Priority::Ordered,
         }
     }
@@ -218,12 +182,11 @@ impl Drop for Ticket {
     }
 }
 
-/// A packet that the transport is sending.
-struct Sending {
-    id: u64,
-    is_large: bool,
-    is_cancelled: bool,
+/// What is kept with a packet.
+#[derive(Default)]
+struct Tag {
     reply: Option<Reply>,
+    /// Who is told what becomes of it, once it is being sent.
     observed: Vec<Observed>,
 }
 
@@ -300,10 +263,7 @@ impl SendQueue {
 
     /// The id of the large packet that is being sent, or else of the one that is sent next. Its sender may no longer want it.
     pub(crate) fn large(&self) -> Option<u64> {
-        let state = self.lock();
-        let sending = state.sending[ORDERED].as_ref().filter(|it| it.is_large && !it.is_cancelled);
-        let next = || state.queued[ORDERED].front().filter(|it| is_large(&it.packet));
-        sending.map(|it| it.id).or_else(|| next().map(|it| it.packet.id))
+        self.lock().outbox.large()
     }
 
     /// Drops a packet, which is not reported. If a part of it was sent, the transport notifies its receivers.
@@ -322,25 +282,24 @@ impl SendQueue {
 
     /// Drops all queued packets and returns their ids. The transport reports those that it is sending.
     pub(crate) fn cancel_queued(&self) -> Vec<u64> {
-        self.with(|state| state.take_queued().map(|queued| queued.packet.id).collect())
+        self.with(|state| state.take_queued().map(|it| it.0.id).collect())
     }
 
     /// The bytes on the reliable lane that are queued or unacknowledged.
     pub(crate) fn backlog(&self) -> usize {
         let state = self.lock();
-        state.bytes.saturating_add(state.unacknowledged)
+        state.outbox.bytes().saturating_add(state.unacknowledged)
     }
 
     /// Returns true if no packet is queued or being sent.
     pub(crate) fn is_empty(&self) -> bool {
-        let state = self.lock();
-        state.queued.iter().all(VecDeque::is_empty) && state.sending.iter().all(Option::is_none)
+        self.lock().outbox.is_empty()
     }
 
     /// Returns true if so many packets are queued that the owner should not read more events. Bytes do not count, because the
     /// next event may be a stop.
     pub(crate) fn is_long(&self) -> bool {
-        self.lock().is_long()
+        self.lock().outbox.is_long()
     }
 }
 
@@ -410,13 +369,7 @@ impl SendQueue {
     /// The priorities in the order in which packets should be taken. A reliable packet that can be sent at once precedes a
     /// lossy one, because progress precedes its result.
     pub(crate) fn order(&self) -> [Priority; 3] {
-        let state = self.lock();
-        let sending = state.sending[ORDERED].as_ref().map(|it| it.is_large);
-        let large = sending.or_else(|| state.queued[ORDERED].front().map(|it| is_large(&it.packet)));
-        match large {
-            Some(true) => [Priority::Urgent, Priority::Lossy, Priority::Ordered],
-            _ => [Priority::Urgent, Priority::Ordered, Priority::Lossy],
-        }
+        self.lock().outbox.order()
     }
 
     /// Takes the next packet of this priority, unless one is being sent. The transport must report it with
@@ -427,7 +380,7 @@ impl SendQueue {
 
     /// Returns true if the packet that is being sent is not wanted any more.
     pub(crate) fn is_cancelled(&self, priority: Priority) -> bool {
-        self.lock().sending[priority as usize].as_ref().is_some_and(Sending::is_unwanted)
+        self.lock().outbox.sending(priority).is_some_and(|it| it.is_unwanted())
     }
 
     /// Reports what became of the packet that was being sent.
@@ -457,10 +410,6 @@ impl SendQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-const URGENT: usize = Priority::Urgent as usize;
-const ORDERED: usize = Priority::Ordered as usize;
-const LOSSY: usize = Priority::Lossy as usize;
 
 impl State {
     /// Queues a packet. Returns it if it must wait.
@@ -502,96 +451,48 @@ impl State {
             Priority::Ordered => first(Priority::Ordered).min(first(Priority::Urgent)) >= ticket,
             Priority::Urgent => {
                 let is_large_ahead =
-                    self.has_large() || self.waiting.large.first().is_some_and(|it| *it < ticket);
+                    self.outbox.has_large() || self.waiting.large.first().is_some_and(|it| *it < ticket);
                 first(Priority::Urgent) >= ticket && (is_large_ahead || first(Priority::Ordered) >= ticket)
             }
         };
-        is_next && !self.is_full(packet)
+        is_next && !self.outbox.is_full(packet)
     }
 
-    /// Returns true if a large packet is queued or being sent.
-    fn has_large(&self) -> bool {
-        self.large > 0 || self.sending[ORDERED].as_ref().is_some_and(|it| it.is_large)
-    }
-
-    fn queue(&mut self, queued: Queued) {
-        let packet = &queued.packet;
-        let is_large_ahead = self.has_large();
-        let place = match packet.lane {
-            Lane::Lossy => LOSSY,
-            Lane::Reliable if packet.overtakes && is_large_ahead => URGENT,
-            Lane::Reliable => ORDERED,
-        };
-        if place != LOSSY {
-            self.bytes += packet.size();
-        }
-        self.large += usize::from(place == ORDERED && is_large(packet));
-        self.queued[place].push_back(queued);
+    fn queue(&mut self, Queued { packet, reply }: Queued) {
+        self.outbox.push(packet, Tag { reply, observed: Vec::new() });
         self.transport.has_changed = true;
     }
 
-    fn is_full(&self, packet: &Packet) -> bool {
-        if packet.lane == Lane::Lossy {
-            return self.queued[LOSSY].len() >= CAP;
-        }
-        let (cap, cap_bytes) = match may_overtake(packet) {
-            true => (CAP + RESERVE, CAP_BYTES + RESERVE_BYTES),
-            false => (CAP, CAP_BYTES),
-        };
-        let queued = self.reliable();
-        queued >= cap || (self.bytes + packet.size() > cap_bytes && queued > 0)
-    }
-
-    fn reliable(&self) -> usize {
-        self.queued[ORDERED].len() + self.queued[URGENT].len()
-    }
-
-    fn is_long(&self) -> bool {
-        self.reliable() >= LIMIT || self.queued[LOSSY].len() >= LIMIT
-    }
-
     fn take(&mut self, priority: Priority) -> Option<Packet> {
-        let place = priority as usize;
-        if self.sending[place].is_some() {
-            return None;
+        let was_long = self.outbox.is_long();
+        let packet = self.outbox.take(priority, |_, tag| !tag.is_abandoned());
+        self.owner.is_shorter |= was_long && (packet.is_some() || !self.outbox.is_long());
+        let packet = packet?;
+        let sid = match &self.access {
+            Access::Connection(sid) => Some(sid),
+            _ => None,
+        };
+        if let Some(sending) = self.outbox.sending(priority) {
+            sending.tag.observed =
+                self.observers.iter().filter_map(|observer| observer(&packet, sid)).collect();
         }
-        loop {
-            let was_long = self.is_long();
-            let Queued { packet, reply } = self.queued[place].pop_front()?;
-            self.owner.is_shorter |= was_long;
-            let is_large = is_large(&packet);
-            if place != LOSSY {
-                self.bytes -= packet.size();
-            }
-            self.large -= usize::from(place == ORDERED && is_large);
-            let mut sending =
-                Sending { id: packet.id, is_large, is_cancelled: false, reply, observed: Vec::new() };
-            if sending.is_unwanted() {
-                continue;
-            }
-            let sid = match &self.access {
-                Access::Connection(sid) => Some(sid),
-                _ => None,
-            };
-            sending.observed = self.observers.iter().filter_map(|observer| observer(&packet, sid)).collect();
-            self.sending[place] = Some(sending);
-            return Some(packet);
-        }
+        Some(packet)
     }
 
     fn done(&mut self, priority: Priority, result: Result<(), SendError>) {
-        let Some(sending) = self.sending[priority as usize].take() else { return };
+        let Some(sending) = self.outbox.done(priority) else { return };
         self.owner.has_ended = true;
         if sending.is_unwanted() {
             return;
         }
-        for observed in sending.observed {
+        let (id, Tag { reply, observed }) = (sending.id, sending.tag);
+        for observed in observed {
             observed(result.as_ref().err());
         }
         self.owner.sent.is_reliable |= result.is_ok() && priority != Priority::Lossy;
-        match (sending.reply, result) {
+        match (reply, result) {
             (Some(reply), result) => drop(reply.send(result)),
-            (None, Err(error)) => self.owner.sent.failed.push(Failure { id: sending.id, error }),
+            (None, Err(error)) => self.owner.sent.failed.push(Failure { id, error }),
             (None, Ok(())) => {}
         }
     }
@@ -617,28 +518,27 @@ impl State {
     /// Fails all packets for the reason for which new ones are refused.
     fn fail_all(&mut self) {
         let error = self.access.error();
-        for priority in [Priority::Urgent, Priority::Ordered, Priority::Lossy] {
+        for priority in Priority::ALL {
             self.done(priority, Err(error.clone()));
         }
-        for Queued { packet, reply } in self.take_queued().collect::<Vec<_>>() {
+        for (packet, Tag { reply, .. }) in self.take_queued().collect::<Vec<_>>() {
             self.fail(packet.id, reply, error.clone());
         }
         self.unacknowledged = 0;
     }
 
-    fn take_queued(&mut self) -> impl Iterator<Item = Queued> + use<> {
-        (self.bytes, self.large) = (0, 0);
+    fn take_queued(&mut self) -> impl Iterator<Item = (Packet, Tag)> + use<> {
         self.owner.has_ended = true;
-        let [urgent, ordered, lossy] = mem::take(&mut self.queued);
-        urgent.into_iter().chain(ordered).chain(lossy)
+        self.outbox.take_queued()
     }
 
     fn cancel_if(&mut self, is_meant: impl Fn(u64, bool) -> bool) {
-        self.retain(|it| !is_meant(it.packet.id, is_large(&it.packet)));
-        for sending in self.sending.iter_mut().flatten() {
-            if is_meant(sending.id, sending.is_large) {
+        self.retain(|packet, is_large, _| !is_meant(packet.id, is_large));
+        for priority in Priority::ALL {
+            let sending = self.outbox.sending(priority);
+            if let Some(sending) = sending.filter(|it| is_meant(it.id, it.is_large)) {
                 sending.is_cancelled = true;
-                sending.observed.clear();
+                sending.tag.observed.clear();
             }
         }
     }
@@ -648,19 +548,14 @@ impl State {
     fn withdraw(&mut self, number: Option<u64>, is_large: bool) {
         let has_waited = number.is_some_and(|number| self.waiting.remove(number).is_some());
         if is_large && !has_waited {
-            self.retain(|it| !it.is_unwanted());
+            self.retain(|_, is_large, tag| !is_large || !tag.is_abandoned());
         }
     }
 
     /// Keeps the queued packets for which this is true, and wakes the transport.
-    fn retain(&mut self, is_kept: impl Fn(&Queued) -> bool) {
-        self.owner.is_shorter |= self.is_long();
-        for queue in &mut self.queued {
-            queue.retain(&is_kept);
-        }
-        let reliable = || self.queued[..LOSSY].iter().flatten().map(|it| &it.packet);
-        self.bytes = reliable().map(Packet::size).sum();
-        self.large = self.queued[ORDERED].iter().filter(|it| is_large(&it.packet)).count();
+    fn retain(&mut self, is_kept: impl Fn(&Packet, bool, &Tag) -> bool) {
+        self.owner.is_shorter |= self.outbox.is_long();
+        self.outbox.retain(is_kept);
         self.transport.has_changed = true;
     }
 
@@ -692,37 +587,27 @@ impl Access {
     }
 }
 
-impl Queued {
-    fn is_unwanted(&self) -> bool {
-        is_abandoned(is_large(&self.packet), self.reply.as_ref())
+impl Tag {
+    /// Returns true if nobody waits for the result any more. A small packet is sent all the same.
+    fn is_abandoned(&self) -> bool {
+        self.reply.as_ref().is_some_and(Reply::is_closed)
     }
 }
 
-impl Sending {
+impl Sending<Tag> {
     fn is_unwanted(&self) -> bool {
-        self.is_cancelled || is_abandoned(self.is_large, self.reply.as_ref())
+        self.is_cancelled || (self.is_large && self.tag.is_abandoned())
     }
 }
 
-/// Whoever waits for the result of a small packet may stop waiting; it is sent all the same.
-fn is_abandoned(is_large: bool, reply: Option<&Reply>) -> bool {
-    is_large && reply.is_some_and(Reply::is_closed)
+fn is_large(packet: &Packet) -> bool {
+    packet.is_streamed(Capabilities::MAX_PACKET)
 }
 
 fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
     if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
         *waker = Some(cx.waker().clone());
     }
-}
-
-/// Returns true if a packet is sent in parts, between which others can be sent.
-fn is_large(packet: &Packet) -> bool {
-    packet.is_streamed(Capabilities::MAX_PACKET)
-}
-
-/// Returns true if a packet need not wait for large ones.
-fn may_overtake(packet: &Packet) -> bool {
-    packet.overtakes && !is_large(packet)
 }
 
 /// A packet that [`Transport::send`] sends.
@@ -753,7 +638,7 @@ impl Pump {
     /// Returns true if packets were sent or failed, so that the next ones can be started.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, queue: &SendQueue) -> bool {
         let mut has_ended = false;
-        for priority in [Priority::Urgent, Priority::Ordered, Priority::Lossy] {
+        for priority in Priority::ALL {
             let sending = &mut self.sending[priority as usize];
             if let Some(future) = sending
                 && let Poll::Ready(result) = future.as_mut().poll(cx)
@@ -774,7 +659,10 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::transport::{Participant, TransportEvent};
+    use crate::transport::{
+        Participant, TransportEvent,
+        outbox::{CAP, CAP_BYTES, LIMIT, RESERVE_BYTES},
+    };
 
     /// Finishes a packet when the test says so.
     #[derive(Default)]
@@ -864,7 +752,7 @@ mod tests {
 
         fn is_clear(&self) -> bool {
             let state = self.queue.lock();
-            (state.bytes, state.large) == (0, 0)
+            (state.outbox.bytes(), state.outbox.has_large()) == (0, false)
         }
     }
 
@@ -1194,7 +1082,7 @@ mod tests {
         }
 
         fn report(&mut self) {
-            for priority in [Priority::Urgent, Priority::Ordered, Priority::Lossy] {
+            for priority in Priority::ALL {
                 if let Some(id) = self.sending[priority as usize].take() {
                     if !self.queue.is_cancelled(priority) {
                         self.sent.insert(id);
@@ -1246,7 +1134,7 @@ mod tests {
             assert!(brim.senders.is_empty(), "seed {seed}: {} senders hang", brim.senders.len());
             let state = brim.queue.lock();
             assert!(state.waiting.is_empty() && state.waiting.large.is_empty(), "seed {seed}");
-            assert_eq!((state.bytes, state.large), (0, 0), "seed {seed}");
+            assert_eq!((state.outbox.bytes(), state.outbox.has_large()), (0, false), "seed {seed}");
             waited += brim.waited;
         }
         assert!(waited > 10_000, "only {waited} senders had to wait");
@@ -1289,7 +1177,7 @@ mod tests {
         assert_eq!((queue.backlog(), queue.lock().waiting.is_empty()), (CAP_BYTES / 2 + 20_000, true));
         drop((third, waits));
         assert_eq!(queue.backlog(), 0);
-        assert!(queue.lock().queued.iter().all(VecDeque::is_empty));
+        assert!(queue.cancel_queued().is_empty());
     }
 
     /// Returns whether the transport has a change to look at.

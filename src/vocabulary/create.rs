@@ -77,6 +77,8 @@ record! {
         compress: bool = false,
         /// The largest packet, in bytes: a larger one is a stream. Without it, 15,000.
         max_packet as "maxPacket": Option<u64>,
+        /// Whether the room queues packets by itself: then each is an output at once, and `backlog` tells what waits there.
+        has_queue as "hasQueue": bool = false,
         /// By how many bytes the transport makes each packet larger: 44 with end-to-end encryption.
         overhead: u64 = 0,
         /// Times by their names.

@@ -81,22 +81,8 @@ messages! {
             /// The payload.
             bytes: Vec<u8>,
         },
-        /// A whole byte stream arrived. One of another topic than `toolbridge.frame` has no effect.
-        Stream = "stream" {
-            /// The sender.
-            from: Peer,
-            /// The stream's id.
-            id: String,
-            /// The topic.
-            topic: String,
-            /// The announced size, in bytes.
-            length: Option<u64>,
-            /// The attributes of its header.
-            attributes: Vec<Attribute>,
-            /// The payload.
-            bytes: Vec<u8>,
-        },
-        /// The header of a byte stream arrived.
+        /// The header of a byte stream arrived. The reply `stream` says whether it is to be read: one of another topic than
+        /// `toolbridge.frame` is not, nor that of a participant without rights.
         StreamHeader = "stream_header" {
             /// The sender.
             from: Peer,
@@ -109,7 +95,7 @@ messages! {
             /// The attributes.
             attributes: Vec<Attribute>,
         },
-        /// A chunk of a byte stream arrived.
+        /// A chunk of a byte stream arrived. The reply `stream` says whether the rest is to be read.
         StreamChunk = "stream_chunk" {
             /// The sender.
             from: Peer,
@@ -282,9 +268,7 @@ impl Input {
     /// Returns the input as JSON without its time and its field `bytes`, and that field.
     pub fn into_parts(mut self) -> (String, Option<Vec<u8>>) {
         let bytes = match &mut self {
-            Self::Packet { bytes, .. } | Self::Stream { bytes, .. } | Self::StreamChunk { bytes, .. } => {
-                Some(mem::take(bytes))
-            }
+            Self::Packet { bytes, .. } | Self::StreamChunk { bytes, .. } => Some(mem::take(bytes)),
             _ => None,
         };
         (self.written(Writer::omitting_bytes(true)), bytes)

@@ -163,6 +163,11 @@ messages! {
             /// The results.
             results: Vec<LateResult>,
         },
+        /// Answers a part of a byte stream.
+        Stream = "stream" {
+            /// Whether the rest is to be read.
+            wanted: bool,
+        },
         /// Whether a packet must still be sent.
         IsWanted = "is_wanted" {
             /// Whether it must.

@@ -153,6 +153,9 @@ impl CloseReason {
     }
 }
 
+/// The open byte streams of one sender, unless the caps say. SDKs report the streams of a burst before they pass their chunks.
+const STREAMS_PER_PEER: usize = 64;
+
 impl Config {
     pub fn into_core(self) -> Result<CoreConfig> {
         let choose = match self.choose {
@@ -173,6 +176,7 @@ impl Config {
             .compress(self.compress)
             .expand(self.compress)
             .overhead(size(self.overhead));
+        config.caps.frames.streams_per_peer = STREAMS_PER_PEER;
         config.fast_lane = self.fast_lane;
         if let Some(assistant) = self.assistant {
             config = config.assistant(assistant);

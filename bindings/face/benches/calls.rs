@@ -42,13 +42,16 @@ impl Room {
         while let Some(text) = session.next_output() {
             let output: Value = serde_json::from_str(&text).unwrap();
             match output["type"].as_str().unwrap() {
-                "transmit" => self.packets.push_back(Packet {
-                    from: name,
-                    to: serde_json::from_value(output["to"].clone()).unwrap(),
-                    lane: output["lane"].clone(),
-                    topic: output["topic"].clone(),
-                    bytes: session.take_bytes().unwrap(),
-                }),
+                "transmit" => {
+                    self.packets.push_back(Packet {
+                        from: name,
+                        to: serde_json::from_value(output["to"].clone()).unwrap(),
+                        lane: output["lane"].clone(),
+                        topic: output["topic"].clone(),
+                        bytes: session.take_bytes().unwrap(),
+                    });
+                    session.sent(self.at, output["packet"].as_u64().unwrap()).unwrap();
+                }
                 "execute" => self.jobs.push_back((name, output["key"].as_u64().unwrap())),
                 "result" => {
                     assert!(output.get("error").is_none(), "{text}");
@@ -62,7 +65,7 @@ impl Room {
     fn work(&mut self) {
         loop {
             if let Some((name, key)) = self.jobs.pop_front() {
-                self.pass(name, json!({"type": "progress", "key": key}), None);
+                self.ends.get_mut(name).unwrap().start(self.at, key).unwrap();
                 self.pass(name, json!({"type": "settle", "key": key, "value": {"ok": true}}), None);
                 continue;
             }

@@ -49,6 +49,22 @@ impl JsonSession {
         Ok(reply.map(|reply| reply.to_json()))
     }
 
+    /// Reports that a packet was sent: the next one can leave. Without JSON, as there is one for each packet.
+    ///
+    /// # Errors
+    /// The time is malformed.
+    pub fn sent(&mut self, at: f64, packet: u64) -> Result<(), Malformed> {
+        self.session.sent(at, packet)
+    }
+
+    /// Reports that the function of a job begins. Returns false if the job has ended, and the function must not run.
+    ///
+    /// # Errors
+    /// The time is malformed.
+    pub fn start(&mut self, at: f64, job: u64) -> Result<bool, Malformed> {
+        self.session.start(at, job)
+    }
+
     /// Returns the next output without its field `bytes`, or `None` if there is none.
     pub fn next_output(&mut self) -> Option<String> {
         let (text, bytes) = self.session.next_output().map(|output| output.into_parts()).unzip();

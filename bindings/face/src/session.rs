@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use toolbridge::{
     CallId, Identity,
     clock::Instant,
+    engine::Engine,
     session::{self as core, JobKey, SelectionKey},
     tools::{Offer, ReportError},
-    transport::{Form, TransportEvent},
+    transport::{Form, StreamPart, TransportEvent},
     vocabulary::{
         CallError, Create, Event, Id, Input, Known, LateResult, LeftOut, Malformed, OfferedTool, Output,
-        Participant, Query, Record, Reply, Role, Tool,
+        Participant, Peer, Query, Record, Reply, Role, Tool,
         clock::Clock,
         from_core,
         to_core::{self, Call},
@@ -27,7 +28,7 @@ type Result<T> = std::result::Result<T, Malformed>;
 /// output says, and passes [`Input::Timeout`] at [`next_deadline`](Self::next_deadline).
 #[derive(Debug)]
 pub struct Session {
-    core: core::Session,
+    engine: Engine,
     clock: Clock,
     names: Names,
     /// The outcomes of calls that were refused at once.
@@ -48,13 +49,15 @@ impl Session {
         let now = clock.instant(at)?;
         let seed = create.seed.try_into().map_err(|_| Malformed::new("has not 32 bytes").of("seed"))?;
         let local = create.local.into_core();
+        let has_queue = create.config.has_queue;
         let config = create.config.into_core().map_err(|error| error.of("config"))?;
         let max_packet = config.caps.frames.max_packet;
-        let core = match create.role {
-            Role::Client => core::Session::client(now, local, config, seed),
-            Role::Assistant => core::Session::assistant(now, local, config, seed),
+        let role = match create.role {
+            Role::Client => toolbridge::Role::Client,
+            Role::Assistant => toolbridge::Role::Assistant,
         };
-        Ok(Self { core, clock, names: Names::default(), refused: VecDeque::new(), max_packet, heard: None })
+        let engine = Engine::new(now, role, local, config, seed, has_queue);
+        Ok(Self { engine, clock, names: Names::default(), refused: VecDeque::new(), max_packet, heard: None })
     }
 
     /// Handles an input. Some inputs have a reply.
@@ -63,7 +66,7 @@ impl Session {
     /// The input is malformed. It had no effect.
     pub fn handle(&mut self, at: f64, input: Input) -> Result<Option<Reply>> {
         let now = self.clock.instant(at)?;
-        let core = &mut self.core;
+        let core = self.engine.session(now);
         match input {
             Input::ParticipantJoined { participant } => {
                 core.handle_event(now, TransportEvent::Joined(participant.into_core()));
@@ -72,35 +75,21 @@ impl Session {
             Input::Connection { state } => core.handle_event(now, to_core::connection_state(state)),
             Input::Rejoined { local, present } => {
                 let present = present.into_iter().map(Participant::into_core).collect();
-                core.handle_rejoined(now, local.into_core(), present);
+                self.engine.handle_rejoined(now, local.into_core(), present);
             }
-            Input::Closed { reason } => core.handle_event(now, TransportEvent::Closed(reason.into_core())),
+            Input::Closed { reason } => self.engine.handle_closed(now, reason.into_core()),
             Input::Packet { from, lane, topic, bytes } => {
                 core.handle_event(now, to_core::packet(from.as_ref(), lane, topic, bytes));
             }
-            Input::Stream { from, id, topic, length, attributes, bytes } => {
-                let from = from.to_core();
-                let length = length.or(Some(bytes.len() as u64));
-                let parts = [
-                    to_core::header(&id, topic, length, attributes),
-                    to_core::chunk(&id, 0, bytes),
-                    to_core::trailer(&id, String::new()),
-                ];
-                for part in parts {
-                    core.handle_event(now, TransportEvent::Stream { from: from.clone(), part });
-                }
-            }
             Input::StreamHeader { from, id, topic, length, attributes } => {
                 let part = to_core::header(&id, topic, length, attributes);
-                core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
+                return Ok(Some(self.stream(now, &from, part)));
             }
             Input::StreamChunk { from, id, index, bytes } => {
-                let part = to_core::chunk(&id, index, bytes);
-                core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
+                return Ok(Some(self.stream(now, &from, to_core::chunk(&id, index, bytes))));
             }
             Input::StreamTrailer { from, id, reason } => {
-                let part = to_core::trailer(&id, reason);
-                core.handle_event(now, TransportEvent::Stream { from: from.to_core(), part });
+                self.stream(now, &from, to_core::trailer(&id, reason));
             }
             Input::Unreadable { from, why } => {
                 core.handle_event(now, to_core::unreadable(from.as_ref(), why))
@@ -109,16 +98,16 @@ impl Session {
                 core.handle_backlog(now, usize::try_from(size).unwrap_or(usize::MAX));
             }
             Input::SendFailed { packet, why, size, max, text } => {
-                core.handle_send_failed(now, packet, to_core::send_failure(why, size, max, text));
+                self.engine.handle_send_failed(now, packet, to_core::send_failure(why, size, max, text));
             }
-            Input::Timeout {} => core.handle_timeout(now),
+            Input::Timeout {} => self.engine.handle_timeout(now),
             Input::Progress { key, status, message, content } => {
                 let progress = to_core::progress(status, message, content.as_ref());
                 core.progress(now, JobKey::from_number(key), progress);
             }
             Input::Settle { key, value, error } => {
                 let outcome = to_core::outcome(value.as_ref(), error);
-                core.settle(now, JobKey::from_number(key), outcome);
+                self.engine.settle(now, JobKey::from_number(key), outcome);
             }
             Input::Consent { key, allowed } => core.consent(now, JobKey::from_number(key), allowed),
             Input::Select { key, identity } => {
@@ -149,7 +138,7 @@ impl Session {
             Input::Probe { identity } => core.probe_client(now, &identity.into()),
             Input::Listen { events } => self.heard = Some(Event::checked(events, &[])?),
             Input::Drain {} => core.drain(now),
-            Input::Close {} => core.close(now),
+            Input::Close {} => self.engine.close(now),
             Input::Offer { tools, partial } => return self.offer(now, tools, partial).map(Some),
             Input::Call { id, tool, arguments, to, timeout, owner_wait, meta, turn } => {
                 self.call(now, id, Call { tool, arguments, to, timeout, owner_wait, meta }, turn)?;
@@ -167,12 +156,29 @@ impl Session {
         Ok(None)
     }
 
+    /// Reports that a packet was sent: the next one can leave.
+    ///
+    /// # Errors
+    /// The time is malformed.
+    pub fn sent(&mut self, at: f64, packet: u64) -> Result<()> {
+        self.engine.sent(self.clock.instant(at)?, packet);
+        Ok(())
+    }
+
+    /// Reports that the function of a job begins. Returns false if the job has ended, and the function must not run.
+    ///
+    /// # Errors
+    /// The time is malformed.
+    pub fn start(&mut self, at: f64, job: u64) -> Result<bool> {
+        Ok(self.engine.start(self.clock.instant(at)?, JobKey::from_number(job)))
+    }
+
     /// Answers a question about the session's state.
     ///
     /// # Errors
     /// The question is malformed.
     pub fn query(&mut self, query: Query) -> Result<Reply> {
-        let (core, clock) = (&mut self.core, self.clock);
+        let (core, clock) = (self.engine.state(), self.clock);
         Ok(match query {
             Query::Tools {} => {
                 let offers = core.tools();
@@ -210,7 +216,7 @@ impl Session {
                 Reply::WhyNotOffered { error: CallError::from(&core.why_not_offered(&tool)) }
             }
             Query::LateResults {} => {
-                let results = core.late_results();
+                let results = self.engine.late_results();
                 Reply::LateResults {
                     results: results.iter().map(|it| LateResult::from_core(it, None)).collect(),
                 }
@@ -225,7 +231,7 @@ impl Session {
             return Some(refused);
         }
         loop {
-            let output = match self.core.poll_output()? {
+            let output = match self.engine.poll_output()? {
                 // No configuration of this crate makes a session call by LiveKit's RPC.
                 core::Output::Transmit(packet) if packet.form != Form::Data => continue,
                 core::Output::Transmit(packet) => Output::transmit(packet, self.max_packet),
@@ -254,14 +260,18 @@ impl Session {
             let id = self.names.of(key).filter(|_| self.hears("progress"))?;
             return Some(Output::progress(id.clone(), &call, progress));
         }
-        let known = Open { names: &self.names, core: &self.core };
+        let known = Open { names: &self.names, core: self.engine.state() };
         let event = Event::from_core(event, &known)?;
         self.hears(event.name()).then_some(Output::Event { event })
     }
 
     /// Returns when [`Input::Timeout`] is due, in milliseconds since the driver's zero point.
     pub fn next_deadline(&self) -> Option<f64> {
-        self.core.poll_timeout().map(|at| self.clock.time(at))
+        self.engine.poll_timeout().map(|at| self.clock.time(at))
+    }
+
+    fn stream(&mut self, now: Instant, from: &Peer, part: StreamPart) -> Reply {
+        Reply::Stream { wanted: self.engine.handle_stream(now, from.to_core(), part) }
     }
 
     fn hears(&self, event: &str) -> bool {
@@ -280,14 +290,14 @@ impl Session {
         }
         let tools = read;
         let left_out = if partial {
-            let left_out = self.core.offer_allowed(now, tools);
+            let left_out = self.engine.session(now).offer_allowed(now, tools);
             let left_out = left_out.iter().map(|(tool, why)| LeftOut {
                 tool: Some(tool.as_str().to_owned()),
                 ..LeftOut::from_core(why)
             });
             malformed.into_iter().chain(left_out).collect()
         } else {
-            self.core.offer(now, tools).err().iter().map(LeftOut::from_core).collect()
+            self.engine.session(now).offer(now, tools).err().iter().map(LeftOut::from_core).collect()
         };
         Ok(Reply::Offered { left_out })
     }
@@ -297,14 +307,15 @@ impl Session {
             return Err(Malformed::new("is that of an open call").of("id"));
         }
         let request = call.into_core()?;
-        let turn = turn.map(|turn| self.names.turn(&turn, || self.core.turn()));
+        let core = self.engine.session(now);
+        let turn = turn.map(|turn| self.names.turn(&turn, || core.turn()));
         let asked = request.and_then(|mut request| {
             request.turn = turn;
-            self.core.call(now, request)
+            core.call(now, request)
         });
         match asked {
             Ok(key) => {
-                let call = self.core.call_id(key).cloned();
+                let call = core.call_id(key).cloned();
                 self.names.begin(id, key, call);
             }
             Err(error) => self.refused.push_back(Output::result(id, &Err(error))),

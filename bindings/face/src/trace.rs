@@ -12,6 +12,8 @@ use toolbridge::vocabulary::{
 use crate::json_session::JsonSession;
 
 const INPUT: &str = "{\"input\":";
+const SENT: &str = "{\"sent\":";
+const START: &str = "{\"start\":";
 
 /// Writes a trace.
 #[derive(Debug, Default)]
@@ -30,6 +32,17 @@ impl Recorder {
         if let Some(line) = result_line(result) {
             self.line(&line);
         }
+    }
+
+    /// Writes that a packet was sent.
+    pub fn sent(&mut self, at: f64, packet: u64) {
+        self.line(&format!("{SENT}[{at},{packet}]}}"));
+    }
+
+    /// Writes that a function begins, and whether it may.
+    pub fn start(&mut self, at: f64, job: u64, may_start: bool) {
+        self.line(&format!("{START}[{at},{job}]}}"));
+        self.line(&started_line(may_start));
     }
 
     /// Writes what `next_output` returned: an output with its bytes, or nothing and the deadline.
@@ -94,6 +107,11 @@ pub fn replay(trace: &str) -> Result<usize, Mismatch> {
                     line
                 }
             };
+        } else if let Some((session, (at, packet))) = session.as_mut().zip(numbers(line, SENT)) {
+            session.sent(at, packet).map_err(|error| mismatch(&error_line(&error)))?;
+        } else if let Some((session, (at, job))) = session.as_mut().zip(numbers(line, START)) {
+            let may_start = session.start(at, job).map_err(|error| mismatch(&error_line(&error)))?;
+            result = Some(started_line(may_start));
         } else {
             let session = session.as_mut().ok_or_else(|| mismatch("does not exist"))?;
             let output = session.next_output();
@@ -105,6 +123,16 @@ pub fn replay(trace: &str) -> Result<usize, Mismatch> {
         }
     }
     Ok(equal)
+}
+
+/// Reads the time and the key of a line.
+fn numbers(line: &str, what: &str) -> Option<(f64, u64)> {
+    let (at, key) = line.strip_prefix(what)?.strip_prefix('[')?.strip_suffix("]}")?.split_once(',')?;
+    Some((at.parse().ok()?, key.parse().ok()?))
+}
+
+fn started_line(may_start: bool) -> String {
+    format!("{{\"started\":{may_start}}}")
 }
 
 fn result_line(result: &Result<Option<String>, Malformed>) -> Option<String> {

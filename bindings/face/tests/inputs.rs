@@ -365,18 +365,24 @@ fn pass_on(name: &str, from: &mut JsonSession, to: &mut JsonSession, at: f64) ->
             others.push(output);
             continue;
         }
+        from.sent(at, output["packet"].as_u64().unwrap()).unwrap();
         let sender = format!(r#"{{"identity":"{name}","sid":"PA_{name}"}}"#);
-        let input = match output.get("stream") {
-            Some(it) => format!(
-                r#"{{"type":"stream","atMs":{at},"from":{sender},"id":{},"topic":{},"length":{},"attributes":{}}}"#,
-                it["id"], it["topic"], it["length"], it["attributes"]
-            ),
-            None => format!(
-                r#"{{"type":"packet","atMs":{at},"from":{sender},"lane":{},"topic":{}}}"#,
-                output["lane"], output["topic"]
-            ),
+        let Some(stream) = output.get("stream") else {
+            let (lane, topic) = (&output["lane"], &output["topic"]);
+            let input =
+                format!(r#"{{"type":"packet","atMs":{at},"from":{sender},"lane":{lane},"topic":{topic}}}"#);
+            to.handle(&input, bytes).unwrap();
+            continue;
         };
-        to.handle(&input, bytes).unwrap();
+        let part = |name: &str, fields: &str| {
+            format!(r#"{{"type":"stream_{name}","atMs":{at},"from":{sender},"id":{}{fields}}}"#, stream["id"])
+        };
+        let (topic, length, attributes) = (&stream["topic"], &stream["length"], &stream["attributes"]);
+        let header = format!(r#","topic":{topic},"length":{length},"attributes":{attributes}"#);
+        let wanted = Ok(Some(r#"{"type":"stream","wanted":true}"#.to_owned()));
+        assert_eq!(to.handle(&part("header", &header), None), wanted);
+        assert_eq!(to.handle(&part("chunk", r#","index":0"#), bytes), wanted);
+        assert_eq!(to.handle(&part("trailer", ""), None), Ok(None));
     }
     others
 }

@@ -77,7 +77,6 @@ fn inputs() -> Vec<Value> {
         of("connection", json!({"state": "connected"})),
         of("rejoined", json!({"local": participant("model", "assistant"), "present": [participant("phone", "client")]})),
         of("packet", json!({"from": peer("phone"), "lane": "lossy", "topic": "toolbridge", "bytes": "gqR0eXBlAaRib2R5gA=="})),
-        of("stream", json!({"from": peer("phone"), "id": "s1", "topic": "toolbridge.frame", "attributes": {"a": "b"}, "bytes": "gA=="})),
         of("stream_header", json!({"from": peer("phone"), "id": "s2", "topic": "toolbridge.frame", "length": 3, "attributes": {}})),
         of("stream_chunk", json!({"from": peer("phone"), "id": "s2", "index": 0, "bytes": "AAAA"})),
         of("stream_trailer", json!({"from": peer("phone"), "id": "s2", "reason": ""})),
@@ -262,8 +261,12 @@ impl End {
                         "topic": output["topic"], "bytes": BASE64.encode(bytes.unwrap()),
                     });
                     self.sent.push(packet);
+                    if random.below(8) > 0 {
+                        self.session.sent(self.now, output["packet"].as_u64().unwrap()).unwrap();
+                    }
                 }
                 "execute" if random.below(2) == 0 => {
+                    self.session.start(self.now, output["key"].as_u64().unwrap()).unwrap();
                     answers.push(json!({"type": "settle", "atMs": self.now, "key": output["key"], "value": output["arguments"]}));
                 }
                 "ask" => answers.push(
@@ -360,7 +363,7 @@ fn changed_inputs_are_errors_or_have_an_effect_and_never_a_panic() {
     }
     assert!(accepted > 5_000 && malformed > 5_000, "{accepted} {malformed}");
     for kind in ["transmit", "execute", "ask", "abort", "progress", "result", "event"] {
-        assert!(outputs.get(kind).is_some_and(|count| *count > 25), "{kind}: {outputs:?}");
+        assert!(outputs.get(kind).is_some_and(|count| *count > 10), "{kind}: {outputs:?}");
     }
 }
 

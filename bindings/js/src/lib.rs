@@ -46,6 +46,22 @@ impl Session {
         self.session.handle(input, bytes).map_err(error)
     }
 
+    /// Reports that a packet was sent at this time: the next one can leave.
+    ///
+    /// # Errors
+    /// The time is malformed.
+    pub fn sent(&mut self, at: f64, packet: f64) -> Result<(), InputError> {
+        self.session.sent(at, packet as u64).map_err(error)
+    }
+
+    /// Reports that the function of a job begins at this time. Returns false if the job has ended, and the function must not run.
+    ///
+    /// # Errors
+    /// The time is malformed.
+    pub fn start(&mut self, at: f64, job: f64) -> Result<bool, InputError> {
+        self.session.start(at, job as u64).map_err(error)
+    }
+
     /// Returns the next output without its field `bytes`, or `undefined` if there is none.
     #[wasm_bindgen(js_name = nextOutput)]
     pub fn next_output(&mut self) -> Option<String> {

@@ -421,6 +421,12 @@ export type Reply =
     /** The results. */
     readonly results: readonly LateResult[];
   }
+  /** Answers a part of a byte stream. */
+  | {
+    readonly type: 'stream';
+    /** Whether the rest is to be read. */
+    readonly wanted: boolean;
+  }
   /** Whether a packet must still be sent. */
   | {
     readonly type: 'is_wanted';

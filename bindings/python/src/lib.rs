@@ -49,6 +49,16 @@ impl Session {
         self.run(|session| session.handle(input, bytes.map(<[u8]>::to_vec)))?.map_err(malformed)
     }
 
+    /// Reports that a packet was sent at this time: the next one can leave.
+    fn sent(&mut self, at: f64, packet: u64) -> PyResult<()> {
+        self.run(|session| session.sent(at, packet))?.map_err(malformed)
+    }
+
+    /// Reports that the function of a job begins at this time. Returns false if the job has ended, and the function must not run.
+    fn start(&mut self, at: f64, job: u64) -> PyResult<bool> {
+        self.run(|session| session.start(at, job))?.map_err(malformed)
+    }
+
     /// Returns the next output without its field `bytes`, or `None` if there is none.
     fn next_output(&mut self) -> PyResult<Option<String>> {
         self.run(JsonSession::next_output)

@@ -10,6 +10,8 @@ from pathlib import Path
 from toolbridge._core import Session
 
 INPUT = '{"input":'
+SENT = '{"sent":'
+START = '{"start":'
 
 
 def replay(trace: str) -> int:
@@ -46,6 +48,12 @@ def replay(trace: str) -> int:
             continue
         if result is None and line.startswith(INPUT):
             result = result_of(line[len(INPUT) : -1])
+            continue
+        if result is None and session is not None and line.startswith((SENT, START)):
+            [(what, numbers)] = json.loads(line).items()
+            may_start = getattr(session, what)(*numbers)
+            if what == "start":
+                result = f'{{"started":{json.dumps(may_start)}}}'
             continue
         found, result = result or output_line(), None
         assert found == line, f"the trace has {line}\nand the core {found}"

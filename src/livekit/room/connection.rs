@@ -29,8 +29,8 @@ use crate::{
         wire::{packet, sequence},
     },
     transport::{
-        ConnectionState, Lane, Participant, SendError, TransportEvent, Unreadable,
-        send_queue::{Priority, SendQueue},
+        ConnectionState, Lane, Participant, SendError, TransportEvent, Unreadable, outbox::Priority,
+        send_queue::SendQueue,
     },
 };
 

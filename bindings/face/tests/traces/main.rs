@@ -146,7 +146,7 @@ fn changed_trace_is_a_mismatch() -> Result<(), String> {
         for at in 0..lines.len() {
             let change =
                 |from: &str, to: &str| lines[at].contains(from).then(|| lines[at].replacen(from, to, 1));
-            let other_time = || change("{\"deadline\":", "{\"deadline\":1");
+            let other_time = || change("{\"deadlineMs\":", "{\"deadlineMs\":1");
             let other_lane =
                 || change("\"lossy\"", "\"reliable\"").filter(|line| line.starts_with("{\"output\":"));
             let Some(line) = other_time().or_else(other_lane) else { continue };

@@ -9,7 +9,8 @@ use std::{
 };
 
 use toolbridge::{
-    CallError, Caps, Event, Identity, Outcome, Progress, Times, Tool,
+    CallError, Caps, Event, Identity, Outcome, Progress, Role, Times, Tool,
+    engine::Engine,
     session::{self as core, CallKey, JobKey, Output, Request, SelectionKey, SendFailure, TurnKey},
     tools::{ProgressStatus as CoreStatus, RegisterError},
     transport::{Participant, TransportEvent},
@@ -53,6 +54,7 @@ impl Default for Config {
             max_packet: None,
             overhead: 0,
             times: Vec::new(),
+            has_queue: false,
             caps: Vec::new(),
         };
         Self { core: toolbridge::Config::default().expand(false), plain, calls_rpc: false }
@@ -189,7 +191,8 @@ fn times_by_name(times: &Times) -> Vec<TimeSetting> {
 /// A session in both forms. What is only read is that of toolbridge's own.
 #[derive(Debug)]
 pub(crate) struct Session {
-    core: core::Session,
+    core: Engine,
+    now: Instant,
     /// How many calls were made.
     calls: u64,
     shadow: Option<Shadow>,
@@ -211,7 +214,7 @@ impl Deref for Session {
     type Target = core::Session;
 
     fn deref(&self) -> &core::Session {
-        &self.core
+        self.core.state()
     }
 }
 
@@ -227,12 +230,14 @@ impl Drop for Session {
 impl Session {
     pub(crate) fn client(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
         let shadow = Shadow::new(now, face::Role::Client, &local, &config, seed);
-        Self { core: core::Session::client(now, local, config.core, seed), calls: 0, shadow }
+        let core = Engine::new(now, Role::Client, local, config.core, seed, config.plain.has_queue);
+        Self { core, now, calls: 0, shadow }
     }
 
     pub(crate) fn assistant(now: Instant, local: Participant, config: Config, seed: [u8; 32]) -> Self {
         let shadow = Shadow::new(now, face::Role::Assistant, &local, &config, seed);
-        Self { core: core::Session::assistant(now, local, config.core, seed), calls: 0, shadow }
+        let core = Engine::new(now, Role::Assistant, local, config.core, seed, config.plain.has_queue);
+        Self { core, now, calls: 0, shadow }
     }
 
     pub(crate) fn handle_event(&mut self, now: Instant, event: TransportEvent) {
@@ -240,7 +245,11 @@ impl Session {
             Some(input) => self.input(now, &input),
             None => self.shadow = None, // a message of LiveKit's RPC, which the bindings do not carry
         }
-        self.core.handle_event(now, event);
+        match event {
+            TransportEvent::Closed(reason) => self.core.handle_closed(now, reason),
+            TransportEvent::Stream { from, part } => drop(self.core.handle_stream(now, from, part)),
+            event => self.core.session(now).handle_event(now, event),
+        }
     }
 
     pub(crate) fn handle_rejoined(&mut self, now: Instant, local: Participant, present: Vec<Participant>) {
@@ -252,7 +261,7 @@ impl Session {
 
     pub(crate) fn handle_backlog(&mut self, now: Instant, bytes: usize) {
         self.input(now, &Input::Backlog { size: bytes as u64 });
-        self.core.handle_backlog(now, bytes);
+        self.core.session(now).handle_backlog(now, bytes);
     }
 
     pub(crate) fn handle_send_failed(&mut self, now: Instant, id: u64, why: SendFailure) {
@@ -270,7 +279,7 @@ impl Session {
             now,
             &Input::Offer { tools: tools.iter().map(|tool| Ok(tool.into())).collect(), partial: false },
         );
-        self.core.offer(now, tools)
+        self.core.session(now).offer(now, tools)
     }
 
     pub(crate) fn call(&mut self, now: Instant, request: Request) -> Result<CallKey, CallError> {
@@ -288,7 +297,7 @@ impl Session {
             turn: request.turn.map(|turn| Id::of_number(turn.number())),
         };
         self.input(now, &input);
-        let called = self.core.call(now, request);
+        let called = self.core.session(now).call(now, request);
         match (&called, &mut self.shadow) {
             (Ok(key), Some(shadow)) => drop(shadow.names.insert(*key, id)),
             (Err(error), Some(shadow)) => shadow.refused(id, error),
@@ -301,14 +310,14 @@ impl Session {
         if let Some(id) = self.id_of(key) {
             self.input(now, &Input::Cancel { id });
         }
-        self.core.cancel(now, key);
+        self.core.session(now).cancel(now, key);
     }
 
     pub(crate) fn detach(&mut self, now: Instant, key: CallKey) {
         if let Some(id) = self.id_of(key) {
             self.input(now, &Input::Detach { id });
         }
-        self.core.detach(now, key);
+        self.core.session(now).detach(now, key);
     }
 
     fn id_of(&self, key: CallKey) -> Option<Id> {
@@ -335,6 +344,10 @@ impl Session {
     }
 
     pub(crate) fn progress(&mut self, now: Instant, key: JobKey, progress: Progress) {
+        self.now = now;
+        if self.start(key) {
+            return; // the first progress of a job says that its function begins
+        }
         let input = Input::Progress {
             key: key.number(),
             status: match progress.status {
@@ -347,32 +360,32 @@ impl Session {
             content: progress.content.as_ref().map(json),
         };
         self.input(now, &input);
-        self.core.progress(now, key, progress);
+        self.core.session(now).progress(now, key, progress);
     }
 
     pub(crate) fn consent(&mut self, now: Instant, key: JobKey, allowed: bool) {
         self.input(now, &Input::Consent { key: key.number(), allowed });
-        self.core.consent(now, key, allowed);
+        self.core.session(now).consent(now, key, allowed);
     }
 
     pub(crate) fn select(&mut self, now: Instant, key: SelectionKey, named: Option<Identity>) {
         let identity = named.as_ref().map(|named| named.as_str().to_owned());
         self.input(now, &Input::Select { key: key.number(), identity });
-        self.core.select(now, key, named);
+        self.core.session(now).select(now, key, named);
     }
 
     pub(crate) fn turn(&mut self) -> TurnKey {
-        self.core.turn()
+        self.core.session(self.now).turn()
     }
 
     pub(crate) fn barge_in(&mut self, now: Instant, turn: TurnKey) {
         self.input(now, &Input::BargeIn { turn: Id::of_number(turn.number()) });
-        self.core.barge_in(now, turn);
+        self.core.session(now).barge_in(now, turn);
     }
 
     pub(crate) fn drain(&mut self, now: Instant) {
         self.input(now, &Input::Drain {});
-        self.core.drain(now);
+        self.core.session(now).drain(now);
     }
 
     pub(crate) fn close(&mut self, now: Instant) {
@@ -394,10 +407,36 @@ impl Session {
         if let Some(shadow) = &mut self.shadow {
             shadow.compare(output.as_ref(), deadline);
         }
+        if let Some(Output::Transmit(packet)) = &output {
+            self.sent(packet.id); // it leaves at once
+        }
         output
     }
 
+    fn sent(&mut self, packet: u64) {
+        self.core.sent(self.now, packet);
+        if let Some(shadow) = &mut self.shadow {
+            let at = millis(self.now.duration_since(shadow.zero));
+            shadow.session.sent(at, packet).expect("the time is valid");
+            shadow.recorder.sent(at, packet);
+        }
+    }
+
+    fn start(&mut self, job: JobKey) -> bool {
+        let may_start = self.core.start(self.now, job);
+        if let Some(shadow) = &mut self.shadow {
+            let at = millis(self.now.duration_since(shadow.zero));
+            let started = shadow.session.start(at, job.number()).expect("the time is valid");
+            shadow.recorder.start(at, job.number(), started);
+            if started != may_start {
+                shadow.fail(format!("job {} may start: {may_start}, and {started} is found", job.number()));
+            }
+        }
+        may_start
+    }
+
     fn input(&mut self, now: Instant, input: &Input) {
+        self.now = now;
         if let Some(shadow) = &mut self.shadow {
             shadow.input(&input.to_timed_json(millis(now.duration_since(shadow.zero))));
         }

@@ -143,6 +143,12 @@ impl Delivery {
         }
     }
 
+    /// Returns whether more parts of this stream are expected.
+    #[cfg(feature = "vocabulary")]
+    pub(crate) fn reads_stream(&self, from: &Peer, id: &str) -> bool {
+        self.streams.open.contains_key(&(from.clone(), id.into()))
+    }
+
     /// Handles the header of a stream with a text of RPC, whose sender may send it.
     pub(crate) fn begin_text(
         &mut self,
