@@ -122,7 +122,7 @@ class Assistant(BaseParticipant):
             **present(admitOnlyRoles=only_roles, choose="ask" if callable(choose) else choose),
         }
         chooser = choose if callable(choose) else None
-        options = DriverOptions("assistant", config, caps, threads, consent, Rules(admit, allow_stop), chooser)
+        options = DriverOptions("assistant", config, threads, consent, Rules(admit, allow_stop), chooser)
         super().__init__(room, tools, options)
         self._turns = 0
 

@@ -45,7 +45,7 @@ class Client(BaseParticipant):
     ) -> None:
         check_options(assistant=assistant, consent=consent)
         config = {**config_of(version, fast_lane, times, caps), **present(assistant=assistant)}
-        super().__init__(room, tools, DriverOptions("client", config, caps, threads=threads, consent=consent))
+        super().__init__(room, tools, DriverOptions("client", config, threads=threads, consent=consent))
 
     @property
     def assistant(self) -> str | None:

@@ -26,7 +26,7 @@ class JoinedRoom(Port):
     The thread calls nothing of Python. It writes a byte into a socket when events wait, and the loop reads them.
     """
 
-    config = {"compress": True}
+    config = {"compress": True, "hasQueue": True}
 
     def __init__(self, url: str, token: str, loop: asyncio.AbstractEventLoop) -> None:
         kind = getattr(_core, "JoinedRoom", None)
@@ -78,15 +78,15 @@ class JoinedRoom(Port):
     def participant(self, identity: str) -> Participant | None:
         return self._participants.get(identity)
 
-    def send_queue(
+    def sender(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         is_wanted: Callable[[int], bool],
-        failed: Callable[[int, dict[str, Any]], None],
-        moved: Callable[[], None],
+        sent: Callable[[int], None],
+        failed: Callable[[int, Mapping[str, Any]], None],
     ) -> JoinedQueue:
-        self._queue = JoinedQueue(self._core, is_wanted, moved, self._ended)
+        self._queue = JoinedQueue(self._core, is_wanted, sent, self._ended)
         return self._queue
 
     def listen(self, events: PortEvents, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
@@ -182,10 +182,10 @@ class JoinedRoom(Port):
 class JoinedQueue:
     """The packets that wait to be sent. The transport of the native module keeps and orders them."""
 
-    def __init__(self, core: Any, is_wanted: Callable[[int], bool], moved: Callable[[], None], ended: asyncio.Future[None]) -> None:
+    def __init__(self, core: Any, is_wanted: Callable[[int], bool], sent: Callable[[int], None], ended: asyncio.Future[None]) -> None:
         self._core = core
         self._is_wanted = is_wanted
-        self._moved = moved
+        self._sent = sent
         self._ended = ended
         self._streams: set[int] = set()
         # How many reliable packets were queued.
@@ -205,7 +205,7 @@ class JoinedQueue:
         self._reported = now
         return now[0]
 
-    def push(self, packet: dict[str, Any], data: bytes) -> bool:
+    def send(self, packet: dict[str, Any], data: bytes) -> bool:
         """Queues a packet. Returns false if the queue is full."""
         key, stream, is_reliable = packet["packet"], packet.get("stream"), packet["lane"] == "reliable"
         # A packet may stop the call of a stream that waits.
@@ -225,7 +225,7 @@ class JoinedQueue:
     def sent(self, stream: int | None) -> None:
         if stream is not None:
             self._streams.discard(stream)
-        self._moved()
+        self._sent(stream or 0)  # the core keeps no queue in such a room, and looks at the backlog
 
     def interrupt(self) -> list[int]:
         """Gives up all packets, and returns their keys."""

@@ -10,7 +10,7 @@ from ._record import Record
 
 if TYPE_CHECKING:
     from ._join import JoinedQueue
-    from ._send_queue import SendQueue
+    from ._sender import Sender
     from ._types import PortEvents, RoomState
 
 Participant = dict[str, Any]
@@ -88,15 +88,15 @@ class Port:
         """Reports events until the returned function is called."""
         raise NotImplementedError
 
-    def send_queue(
+    def sender(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         is_wanted: Callable[[int], bool],
-        failed: Callable[[int, dict[str, Any]], None],
-        moved: Callable[[], None],
-    ) -> SendQueue | JoinedQueue:
-        """Makes the queue of the packets that wait to be sent: see ``SendQueue``."""
+        sent: Callable[[int], None],
+        failed: Callable[[int, Mapping[str, Any]], None],
+    ) -> Sender | JoinedQueue:
+        """Makes what sends packets: see ``Sender``."""
         raise NotImplementedError
 
     def check_process(self) -> None:
@@ -169,17 +169,17 @@ class RoomPort(Port):
             await writer.write(data[at : at + _STREAM_PART])
         await writer.aclose()
 
-    def send_queue(
+    def sender(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         is_wanted: Callable[[int], bool],
-        failed: Callable[[int, dict[str, Any]], None],
-        moved: Callable[[], None],
-    ) -> SendQueue:
-        from ._send_queue import SendQueue
+        sent: Callable[[int], None],
+        failed: Callable[[int, Mapping[str, Any]], None],
+    ) -> Sender:
+        from ._sender import Sender
 
-        return SendQueue(self, loop, is_wanted=is_wanted, failed=failed, moved=moved)
+        return Sender(self, loop, is_wanted=is_wanted, sent=sent, failed=failed)
 
     def listen(self, events: PortEvents, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         room, waiting = self.room, _Waiting(loop, events)

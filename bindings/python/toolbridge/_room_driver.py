@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 from ._events import NAMES, Emitter, EventName
 from ._executor import THREADS, Executor, Threads, describe
 from ._inbox import Inbox
-from ._job_reports import JobReports
 from ._json import JsonObject, present
 from ._names import in_python
 from ._open_calls import OpenCalls
@@ -36,7 +35,6 @@ class DriverOptions(Record):
     role: str
     #: The core's ``config``, except what the room says.
     config: Mapping[str, object]
-    caps: Mapping[str, int]
     threads: int = THREADS
     consent: AskPerson | None = None
     rules: Rules = Rules()
@@ -59,9 +57,7 @@ class RoomDriver:
             count=self._count,
             failed=self._fail,
         )
-        self._queue = port.send_queue(
-            loop, is_wanted=self._is_wanted, failed=self._send_failed, moved=runner.drain
-        )
+        self._queue = port.sender(loop, is_wanted=self._is_wanted, sent=runner.sent, failed=self._send_failed)
         self._view = RoomView(
             port,
             loop,
@@ -71,16 +67,15 @@ class RoomDriver:
             restored=lambda: self._inbox.pass_early(),
             warn=self._warn,
         )
-        self._inbox = Inbox(port, loop, runner, self._view, start=self._start, warn=self._warn, count=self._count)
+        self._inbox = Inbox(port, loop, runner, self._view, start=self._start, count=self._count)
         self._calls = OpenCalls(runner)
-        reports = JobReports(runner)
-        self._executor = Executor(loop, reports, Threads(loop, options.threads), options.caps, emitter.tool_raised, self._warn)
+        self._executor = Executor(loop, runner, Threads(loop, options.threads), emitter.tool_raised, self._warn)
         self._questions = Questions(
             loop,
             options.consent,
             Threads(loop, options.threads),
             check=self._executor.check,
-            refused=lambda key, failure: reports.settle(key, None, failure),
+            refused=self._executor.refuse,
             answered=lambda key, allowed: runner.feed({"type": "consent", "key": key, "allowed": allowed}),
             left=runner.left,
             warn=self._warn,
@@ -255,7 +250,7 @@ class RoomDriver:
         if kind == "transmit":
             self._transmit(output)
         elif kind == "execute":
-            self._executor.execute(output, self._runner.loop_time(output["endsAtMs"]))
+            self._executor.execute(output)
         elif kind == "ask":
             self._questions.ask(output)
         elif kind == "select":
@@ -272,7 +267,7 @@ class RoomDriver:
 
     def _transmit(self, packet: JsonObject) -> None:
         data = self._runner.take_bytes()
-        if data is not None and not self._queue.push(packet, data):
+        if data is not None and not self._queue.send(packet, data):
             self._runner.feed_only({"type": "send_failed", "packet": packet["packet"], "why": "queue_full"})
 
     def _send_failed(self, packet: int, failure: Mapping[str, Any]) -> None:
@@ -315,8 +310,6 @@ class RoomDriver:
 
     def _say_goodbye(self) -> None:
         self._queue.drop_streams()
-        if self.is_open:
-            self._executor.refuse_unstarted()  # before the goodbye, which ends the calls that are left as perhaps run
         self._close({"kind": "closed"}, {"type": "close"})
 
     async def _flush(self) -> None:

@@ -67,10 +67,6 @@ class SessionRunner:
         """How long it is until a time of the core, in milliseconds."""
         return time - self._now()
 
-    def loop_time(self, time: float) -> float:
-        """Converts a time of the core to one of the loop's clock."""
-        return self._zero + time / 1000
-
     def feed(
         self, fields: Mapping[str, object], raw: Mapping[str, str] = {}, data: bytes | None = None
     ) -> JsonObject | None:
@@ -106,6 +102,20 @@ class SessionRunner:
             return None
         text = join_json({**fields, "atMs": self._now()}, raw)
         return _parse(self._guard(session.handle, text, data))
+
+    def start(self, job: int) -> bool:
+        """Reports that a function begins. Returns whether it may."""
+        session = self._session
+        may_start = session is not None and bool(self._guard(session.start, self._now(), job))
+        self.drain()
+        return may_start
+
+    def sent(self, packet: int) -> None:
+        """Reports that a packet was sent, and carries out what follows."""
+        session = self._session
+        if session is not None:
+            self._guard(session.sent, self._now(), packet)
+            self.drain()
 
     def query(self, fields: Mapping[str, object]) -> JsonObject | None:
         """Asks the session."""
@@ -187,7 +197,7 @@ class SessionRunner:
                 return
             self._timer.cancel()
         self._fires = due
-        self._timer = self._loop.call_at(self.loop_time(due), self._fire)
+        self._timer = self._loop.call_at(self._zero + due / 1000, self._fire)
 
     def _fire(self) -> None:
         self._timer = None

@@ -34,14 +34,6 @@ Choose = Union[Choice, Chooser]
 OnProgress = Callable[[Progress], object]
 
 
-class Reports(Protocol):
-    """What becomes of jobs. Values are JSON texts."""
-
-    def job_started(self, key: int) -> None: ...
-    def progress(self, key: int, status: ProgressStatus, message: str | None, content: str | None) -> None: ...
-    def settle(self, key: int, value: str | None, failure: Failure | None, partial: str | None = None) -> None: ...
-
-
 class PortEvents(Protocol):
     """What is reported of a room, on its loop."""
 
