@@ -28,7 +28,9 @@ export function calls(Session, count, now) {
     for (let text = session.nextOutput(); text !== undefined; text = session.nextOutput()) {
       const output = JSON.parse(text);
       if (output.type === 'transmit') {
-        queue.push({ from: name, to: output.to, lane: output.lane, topic: output.topic, bytes: session.takeBytes() });
+        const bytes = session.takeBytes();
+        session.sent(at, output.packet);
+        queue.push({ from: name, to: output.to, lane: output.lane, topic: output.topic, bytes });
       } else if (output.type === 'execute') {
         jobs.push({ name, key: output.key });
       } else if (output.type === 'result') {
@@ -42,7 +44,7 @@ export function calls(Session, count, now) {
     for (;;) {
       const job = jobs.shift();
       if (job !== undefined) {
-        pass(job.name, { type: 'progress', key: job.key });
+        if (!ends[job.name].session.start(at, job.key)) throw new Error('a job has ended before its start');
         pass(job.name, { type: 'settle', key: job.key, value: { ok: true } });
         continue;
       }

@@ -366,7 +366,7 @@ test('timeout names its limit and stops the tool', async (t) => {
 
 test('own limit of a tool ends it', async (t) => {
   const { bot } = await connected(t, { hang: tool({ description: 'x', timeout: 60, execute: () => new Promise(() => {}) }) });
-  await assert.rejects(bot.call('hang'), (error) => error.code === 'timeout' && /60 ms/.test(error.message));
+  await assert.rejects(bot.call('hang'), (error) => error.code === 'timeout' && error.message === 'no result within 60 ms');
 });
 
 test('call that never began says so', async (t) => {
@@ -381,44 +381,75 @@ test('call that never began says so', async (t) => {
   await assert.rejects(call, refused(Cancelled, {}));
 });
 
-test('first stop of a tool counts, one that has not begun ends at once, and its own limit begins with it', async () => {
-  const { Executor } = await import(new URL('../dist/esm/executor.js', import.meta.url));
-  const due = new Map();
-  const alarms = { set: (at, then) => (due.set(at, then), { at }), cancel: (alarm) => alarm && due.delete(alarm.at) };
-  const settled = [];
-  const reports = { started() {}, progress() {}, settle: (key, outcome) => settled.push([key, outcome.error?.message ?? outcome.value]) };
-  const executor = new Executor(alarms, reports, { runningJobs: 1 }, () => {}, () => {});
-  const never = () => new Promise(() => {});
-  executor.tools = new Map([
-    ['deaf', { core: { cancelGraceMs: 300 }, execute: never }],
-    ['checked', { core: { cancelGraceMs: 300 }, check: never, execute: never }],
-  ]);
-  const execute = (key, name) => executor.execute({ key, call: `c${key}`, caller: 'bot', tool: name, arguments: {}, limitMs: 5_000 }, Infinity);
-  execute(1, 'deaf');
-  execute(2, 'checked');
-  await new Promise(setImmediate);
-  executor.abort(1, 'caller');
-  const [first] = due.keys();
-  executor.abort(1, 'leaving');
-  assert.deepEqual([...due.keys()].filter((at) => at !== Infinity), [first], 'the time to clean up began again');
-  due.get(first)();
-  assert.deepEqual(settled, [[1, 'the call was cancelled']]);
-  await new Promise(setImmediate);
-  executor.abort(2, 'caller');
-  assert.deepEqual(settled[1], [2, 'the call was cancelled']);
-  const other = new Executor(alarms, reports, {}, () => {}, () => {});
+test('call that finds no place says for how long it waited', async (t) => {
+  const { bot } = await connected(t, { hang: tool({ description: 'x', execute: () => new Promise(() => {}) }) }, { client: { caps: { runningJobs: 1 } } });
+  bot.call('hang').catch(() => undefined);
+  await next(bot, 'progress');
+  const message = 'the call had no place to run within its limit of 200 ms; nothing ran';
+  await assert.rejects(bot.call('hang', {}, { timeout: 200 }), (error) => error instanceof Busy && error.message.endsWith(message));
+});
+
+test('own limit of a tool covers the check of its arguments', async (t) => {
+  let runs = 0;
   const checked = later();
-  other.tools = new Map([['own', { core: { timeoutMs: 50 }, check: () => checked.promise, execute: never }]]);
-  due.clear();
-  other.execute({ key: 3, call: 'c3', caller: 'bot', tool: 'own', arguments: {}, limitMs: 5_000 }, Infinity);
+  const own = tool({ description: 'x', timeout: 50, validate: () => checked.promise, execute: () => (runs += 1) });
+  const { bot } = await connected(t, { own });
+  await assert.rejects(bot.call('own'), refused(Busy, { mayHaveRun: false }));
+  checked.resolve(true);
   await new Promise(setImmediate);
-  assert.deepEqual([...due.keys()], [Infinity]);
-  checked.resolve({});
+  assert.equal(runs, 0);
+});
+
+/** An executor, a runner that records what it passes, and a tool for each entry. */
+async function executor(tools) {
+  const { Executor } = await import(new URL('../dist/esm/executor.js', import.meta.url));
+  const passed = [];
+  const runner = { pass: (fields) => passed.push(fields), start: () => true, until: () => 1_000 };
+  const executor = new Executor(runner, () => {}, () => {});
+  executor.tools = new Map(Object.entries(tools).map(([name, execute]) => [name, { core: {}, execute }]));
+  const execute = (key, name) => executor.execute({ key, call: `c${key}`, caller: 'bot', tool: name, arguments: {}, endsAtMs: 0, limitMs: 5_000 });
+  return { executor, runner, passed, execute };
+}
+
+test('first stop of a tool counts, and its place is reported free when its function has ended', async () => {
+  const gate = later();
+  let signal;
+  const { executor: own, passed, execute } = await executor({ slow: (_, context) => ((signal = context.signal), gate.promise) });
+  const ended = execute(1, 'slow');
+  own.abort(1, 'caller');
+  own.abort(1, 'leaving');
+  assert.equal(signal.reason.reason, 'caller');
   await new Promise(setImmediate);
-  const [end] = due.keys();
-  assert.ok(Number.isFinite(end));
-  due.get(end)();
-  assert.deepEqual(settled[2], [3, 'the tool took longer than its limit of 50 ms']);
+  assert.deepEqual(passed, []);
+  gate.resolve();
+  await ended;
+  assert.deepEqual(passed, [{ type: 'settle', key: 1 }]);
+});
+
+test('job that has ended before its start does not run', async () => {
+  let runs = 0;
+  const { runner, passed, execute } = await executor({ count: () => (runs += 1) });
+  runner.start = () => false;
+  await execute(1, 'count');
+  assert.equal(runs, 0);
+  assert.deepEqual(passed, [{ type: 'settle', key: 1 }]);
+});
+
+test('function of an earlier session settles no job of the present one', async () => {
+  const gates = [later(), later()];
+  let progress;
+  let runs = 0;
+  const { executor: own, passed, execute } = await executor({ slow: (_, context) => ((progress ??= context.progress), gates[runs++].promise) });
+  const earlier = execute(1, 'slow');
+  own.abortAll('leaving');
+  const present = execute(1, 'slow');
+  progress('half');
+  gates[0].resolve();
+  await earlier;
+  assert.deepEqual(passed, []);
+  gates[1].resolve();
+  await present;
+  assert.deepEqual(passed, [{ type: 'settle', key: 1 }]);
 });
 
 test('aborted signal cancels the call, also at the client', async (t) => {

@@ -9,6 +9,8 @@ export type * from './vocabulary.js';
 /** The session of the core. */
 export interface CoreSession {
   handle(input: string, bytes?: Uint8Array): string | undefined;
+  sent(at: number, packet: number): void;
+  start(at: number, job: number): boolean;
   nextOutput(): string | undefined;
   takeBytes(): Uint8Array | undefined;
   nextDeadline(): number | undefined;

@@ -1,18 +1,16 @@
 /** Drives one participant of toolbridge in a room: its sessions of the core, one after the other, and what they need. */
-import { Alarms } from './alarms.js';
-import type { CloseReason, CoreClass, CoreEvent, ReportedParticipant, CoreTool, LoadCore, Output, OwnProgress, Reply, Select, Transmit } from './core.js';
+import type { CloseReason, CoreClass, CoreEvent, ReportedParticipant, CoreTool, LoadCore, Output, OwnProgress, Reply, Select } from './core.js';
 import { textOf } from './core-errors.js';
 import { eventName, NAMES_OF_THE_CORE, type Emitter } from './events.js';
 import { Executor } from './executor.js';
 import { Inbox } from './inbox.js';
-import { JobReports } from './job-reports.js';
 import { OpenCalls, type OpenCall } from './open-calls.js';
 import { Questions, type AskPerson } from './questions.js';
 import { seed } from './randomness.js';
 import { release } from './room-claim.js';
 import type { RoomPort } from './room-port.js';
 import { RoomView, type Rules } from './room-view.js';
-import { SendQueue } from './send-queue.js';
+import { Sender } from './sender.js';
 import { SessionRunner, type Query, type RawFields } from './session-runner.js';
 import type { NamedTool } from './tool.js';
 
@@ -26,7 +24,6 @@ export interface DriverOptions extends Rules {
   readonly role: 'client' | 'assistant';
   /** The core's `config`, except what the room says. */
   readonly config: Readonly<Record<string, unknown>>;
-  readonly caps?: Readonly<Record<string, number | undefined>> | undefined;
   readonly consent?: AskPerson | undefined;
   readonly choose?: ((candidates: Select['candidates'], tool: string | undefined) => string | undefined) | undefined;
   readonly load: LoadCore;
@@ -36,11 +33,10 @@ export class Driver {
   readonly #port: RoomPort;
   readonly #options: DriverOptions;
   readonly #emitter: Emitter;
-  readonly #alarms = new Alarms();
   readonly #runner: SessionRunner;
   readonly #view: RoomView;
   readonly #inbox: Inbox;
-  readonly #queue: SendQueue;
+  readonly #sender: Sender;
   readonly #calls: OpenCalls;
   readonly #executor: Executor;
   readonly #questions: Questions;
@@ -48,7 +44,6 @@ export class Driver {
   #tools: readonly CoreTool[] = [];
   /** The tools as text. */
   #offered = '[]';
-  readonly #counters: Record<string, number> = {};
   readonly #watchers = new Set<() => void>();
   readonly #starting = new Set<{ resolve(): void; reject(error: Error): void }>();
   readonly #stopListening: () => void;
@@ -64,36 +59,27 @@ export class Driver {
     this.#emitter = emitter;
     this.#options = options;
     const warn = (message: string) => emitter.emit('warning', { message });
-    const runner = new SessionRunner(this.#alarms, {
+    const runner = new SessionRunner({
       output: (output) => this.#carryOut(output),
-      backlog: () => this.#queue.takeBacklog(),
       drained: () => this.#notifyWatchers(),
       malformed: warn,
       panicked: (error) => this.#fail(error, true),
     });
     this.#runner = runner;
-    this.#queue = new SendQueue(port, {
-      isWanted: (packet) => {
-        const reply = runner.query({ type: 'is_wanted', packet });
-        return reply?.type === 'is_wanted' && reply.wanted;
-      },
-      failed: (packet, failure) => runner.pass({ type: 'send_failed', packet, ...failure }),
-      moved: () => runner.drain(),
-    });
+    this.#sender = new Sender(port, runner);
     this.#view = new RoomView(port, options, {
       isOpen: () => runner.isOpen,
       pass: (fields) => runner.pass(fields),
-      interrupt: () => this.#queue.interrupt(),
+      interrupt: () => this.#sender.interrupt(),
       restored: () => this.#inbox.passEarly(),
       warn,
     });
-    this.#inbox = new Inbox(port, runner, this.#view, warn, (name) => (this.#counters[name] = (this.#counters[name] ?? 0) + 1));
+    this.#inbox = new Inbox(port, runner, this.#view);
     this.#calls = new OpenCalls(runner);
-    const reports = new JobReports(runner);
-    this.#executor = new Executor(this.#alarms, reports, options.caps, (tool, error) => emitter.toolThrew(tool, error), warn);
+    this.#executor = new Executor(runner, (tool, error) => emitter.toolThrew(tool, error), warn);
     this.#questions = new Questions(options.consent, {
       check: (ask) => this.#executor.check(ask),
-      refused: (key, error) => reports.settle(key, { error }),
+      refused: (key, error) => this.#executor.settle(key, { error }),
       answered: (key, allowed) => runner.pass({ type: 'consent', key, allowed }),
       until: (time) => runner.until(time),
       warn,
@@ -118,9 +104,9 @@ export class Driver {
     return this.#runner.isOpen;
   }
 
-  /** What the shell counts, besides the core. */
-  get counters(): Readonly<Record<string, number>> {
-    return this.#counters;
+  /** How many byte streams were not read, because too many came before there was a session. */
+  get droppedStreams(): number {
+    return this.#inbox.droppedStreams;
   }
 
   /** Replaces the tools. */
@@ -178,7 +164,7 @@ export class Driver {
     this.#detach('this participant was closed');
     let timer: ReturnType<typeof setTimeout> | undefined;
     const limit = new Promise<void>((resolve) => (timer = setTimeout(resolve, FLUSH)));
-    await Promise.race([this.#queue.flushed(), limit]);
+    await Promise.race([this.#sender.flushed(), limit]);
     clearTimeout(timer);
   }
 
@@ -206,7 +192,7 @@ export class Driver {
     const { role, consent, config } = this.#options;
     const local = port.local();
     const room = { lossy: true, streams: true, room: port.name, overhead: port.overhead, consentAvailable: consent !== undefined };
-    this.#queue.beginReports();
+    this.#sender.begin();
     this.#view.begin(local);
     try {
       this.#runner.begin(this.#core, { role, local, seed: seed(), config: { ...room, ...config } });
@@ -243,9 +229,9 @@ export class Driver {
   #carryOut(output: Output): void {
     switch (output.type) {
       case 'transmit':
-        return this.#transmit(output);
+        return this.#sender.send(output, this.#runner.takeBytes() ?? new Uint8Array());
       case 'execute':
-        return this.#executor.execute(output, this.#runner.performanceTime(output.endsAtMs));
+        return void this.#executor.execute(output);
       case 'ask':
         return void this.#questions.ask(output);
       case 'select':
@@ -260,12 +246,6 @@ export class Driver {
       case 'event':
         return this.#event(output);
     }
-  }
-
-  #transmit(packet: Transmit): void {
-    const bytes = this.#runner.takeBytes();
-    if (bytes === undefined) return;
-    if (!this.#queue.push(packet, bytes)) this.#runner.passOnly({ type: 'send_failed', packet: packet.packet, why: 'queue_full' });
   }
 
   #select({ key, tool, candidates }: Select): void {
@@ -301,7 +281,7 @@ export class Driver {
   }
 
   #disconnected(reason: CloseReason): void {
-    this.#queue.interrupt();
+    this.#sender.interrupt();
     this.#inbox.dropEarly();
     this.#close(reason, { type: 'closed', reason });
     this.#reject('the room is not connected');
@@ -309,8 +289,6 @@ export class Driver {
 
   /** Says goodbye at once, as when the page is about to be unloaded or frozen. */
   #leavePage(): void {
-    this.#queue.dropStreams();
-    this.#executor.refuseUnstarted(); // before the goodbye, which ends the calls that are left as perhaps run
     this.#close({ kind: 'closed' }, { type: 'close' });
   }
 
@@ -325,7 +303,7 @@ export class Driver {
   #end(reason: CloseReason): void {
     this.#executor.abortAll('leaving');
     this.#questions.withdrawAll('leaving');
-    this.#alarms.close();
+    this.#inbox.end();
     this.#calls.loseAll(reason.text ?? 'this participant has left the room');
     this.#view.end();
     this.#emitter.emit('closed', { reason });
@@ -337,7 +315,7 @@ export class Driver {
     if (this.#failure !== undefined) return;
     this.#failure = error;
     this.#isStopped = true;
-    this.#queue.interrupt();
+    this.#sender.interrupt();
     this.#emitter.emit('error', { error });
     if (hadSession) this.#end({ kind: 'closed', text: error.message });
     this.#detach(error.message);

@@ -1,14 +1,10 @@
-/** Runs the calls of tools: a limited number at once, each within its time limit, each with exactly one outcome. */
-import type { Alarm, Alarms } from './alarms.js';
+/** Runs the functions of tools, each when the core gives it a place, until it ends or the core stops it. */
 import type { Ask, Execute, StopReason } from './core.js';
 import { ToolError } from './errors.js';
-import { toJsonText, type JsonObject } from './json.js';
+import { joinJson, toJsonText, type JsonObject } from './json.js';
 import { Invalid } from './schema.js';
-import { DEFAULT_CANCEL_GRACE, type NamedTool, type ProgressReport, type ToolContext } from './tool.js';
-
-/** The most calls that run at once, and the most that wait for one of them to end, if the caps do not say. */
-const RUNNING = 64;
-const WAITING = 256;
+import type { SessionRunner } from './session-runner.js';
+import type { NamedTool, ProgressReport, ToolContext } from './tool.js';
 
 /**
  * How long a tool may block the script before that is reported, in milliseconds. After 5,000 the others take this participant
@@ -48,55 +44,22 @@ export interface Failure {
   readonly partial?: string;
 }
 
-/** What becomes of jobs. Values are JSON texts. */
-export interface Reports {
-  started(key: number): void;
-  progress(key: number, report: ProgressReport, content: string | undefined): void;
-  settle(key: number, outcome: { readonly value: string } | { readonly error: Failure }): void;
-}
-
-interface Job {
-  readonly execute: Execute;
-  readonly tool: NamedTool;
-  /** Performance time in milliseconds. */
-  readonly deadline: number;
-  readonly controller: AbortController;
-  /** Ends its wait for a place, its time, or its time to clean up. */
-  alarm: Alarm | undefined;
-  /** Whether its outcome was reported. */
-  isSettled: boolean;
-  /** Whether it takes one of the places. */
-  isRunning: boolean;
-  /** Whether its function has begun. */
-  isStarted: boolean;
-}
+/** How a job has ended. The value is JSON text. */
+type Outcome = { readonly value: string } | { readonly error: Failure };
 
 export class Executor {
-  readonly #alarms: Alarms;
-  readonly #reports: Reports;
+  readonly #runner: SessionRunner;
   readonly #threw: (tool: string, error: unknown) => void;
   readonly #warn: (message: string) => void;
-  readonly #jobs = new Map<number, Job>();
-  readonly #waiting: Job[] = [];
-  readonly #mostRunning: number;
-  readonly #mostWaiting: number;
-  #running = 0;
+  /** The jobs of this session whose functions have not ended. */
+  readonly #jobs = new Map<number, AbortController>();
   tools: ReadonlyMap<string, NamedTool> = new Map();
 
   /** `threw` gets each exception whose text the caller does not see, and the name of its tool. */
-  constructor(
-    alarms: Alarms,
-    reports: Reports,
-    caps: Readonly<Record<string, number | undefined>> = {},
-    threw: (tool: string, error: unknown) => void,
-    warn: (message: string) => void,
-  ) {
-    this.#alarms = alarms;
-    this.#reports = reports;
-    this.#warn = warn;
+  constructor(runner: SessionRunner, threw: (tool: string, error: unknown) => void, warn: (message: string) => void) {
+    this.#runner = runner;
     this.#threw = threw;
-    this.#mostRunning = caps['runningJobs'] ?? RUNNING;
-    this.#mostWaiting = caps['waitingJobs'] ?? WAITING;
+    this.#warn = warn;
   }
 
   /** Checks arguments before a person is asked. Returns why they are refused. */
@@ -107,122 +70,63 @@ export class Executor {
       await tool.check?.(ask.arguments);
       return undefined;
     } catch (error) {
-      if (!(error instanceof Invalid)) this.#threw(ask.tool.name, error);
-      return invalid(error);
+      return this.#refusal(ask.tool.name, error);
     }
   }
 
-  /** Starts a job, or queues it until others end. `deadline` is its end by `performance.now()`. */
-  execute(execute: Execute, deadline: number): void {
-    const tool = this.tools.get(execute.tool);
-    if (tool === undefined) return this.#reports.settle(execute.key, { error: unknownTool(execute.tool) });
-    if (this.#running >= this.#mostRunning && this.#waiting.length >= this.#mostWaiting) {
-      const message = `${this.#running} calls are running and ${this.#waiting.length} are waiting; nothing ran`;
-      return this.#reports.settle(execute.key, { error: { code: 'busy', message } });
-    }
+  /** Runs a job. */
+  async execute(job: Execute): Promise<void> {
     const controller = new AbortController();
-    const job: Job = { execute, tool, deadline, controller, alarm: undefined, isSettled: false, isRunning: false, isStarted: false };
-    this.#jobs.set(execute.key, job);
-    if (this.#running < this.#mostRunning) this.#begin(job);
-    else {
-      this.#waiting.push(job);
-      this.#setAlarm(job, startsBy(job), () => {
-        this.#leaveQueue(job);
-        this.#settle(job, { error: notStarted(job) });
-      });
-    }
+    const { signal } = controller;
+    this.#jobs.set(job.key, controller);
+    const outcome = await this.#run(job, signal);
+    if (!this.#has(job, signal)) return;
+    this.#jobs.delete(job.key);
+    this.settle(job.key, outcome);
   }
 
-  /** Stops a job. One that has ended is unaffected. */
+  /** Stops a job. One that has ended is unaffected, and of several stops the first one counts. */
   abort(key: number, reason: StopReason): void {
-    const job = this.#jobs.get(key);
-    if (job === undefined) return;
-    if (!job.isRunning) {
-      this.#leaveQueue(job);
-      this.#settle(job, { error: CANCELLED });
-      return;
-    }
-    // Nothing has run while the arguments are checked, so nothing has to clean up.
-    if (!job.isStarted) this.#settle(job, { error: CANCELLED });
-    this.#stop(job, reason, () => this.#settle(job, { error: CANCELLED }));
+    this.#jobs.get(key)?.abort(new Stopped(reason));
   }
 
-  /** Ends all jobs that have not started, because the participant leaves: their callers can know that nothing ran. */
-  refuseUnstarted(): void {
-    for (const job of [...this.#jobs.values()]) {
-      if (job.isStarted) continue;
-      if (!job.isRunning) this.#leaveQueue(job);
-      this.#settle(job, { error: LEAVING });
-    }
-  }
-
-  /** Stops all jobs, because the session has ended. Nothing is reported any more. */
+  /** Stops all jobs, because the session has ended. */
   abortAll(reason: StopReason): void {
-    for (const job of [...this.#jobs.values()]) {
-      job.isSettled = true;
-      if (job.isRunning) this.#stop(job, reason, () => {});
-      else this.#leaveQueue(job);
-      this.#jobs.delete(job.execute.key);
-    }
+    for (const key of this.#jobs.keys()) this.abort(key, reason);
+    this.#jobs.clear();
   }
 
-  #begin(job: Job): void {
-    job.isRunning = true;
-    this.#running += 1;
-    this.#alarms.cancel(job.alarm);
-    void this.#run(job).finally(() => this.#end(job));
+  /** Reports the end of a job, or of the question for it. */
+  settle(key: number, outcome: Outcome): void {
+    if ('value' in outcome) return void this.#runner.pass({ type: 'settle', key }, { value: outcome.value });
+    const { partial, ...error } = outcome.error;
+    this.#runner.pass({ type: 'settle', key }, { error: joinJson(error, partial === undefined ? {} : { partial }) });
   }
 
-  /** Frees the place of a job, once, and gives it to the next one. */
-  #end(job: Job): void {
-    if (!job.isRunning) return;
-    job.isRunning = false;
-    this.#alarms.cancel(job.alarm);
-    this.#settle(job, { error: { code: 'execution_error', message: LOCAL_MESSAGE } }); // otherwise its caller would wait
-    if (this.#jobs.get(job.execute.key) === job) this.#jobs.delete(job.execute.key);
-    this.#running -= 1;
-    const next = this.#waiting.shift();
-    if (next !== undefined) this.#begin(next);
+  /** Whether a job is of this session. Another session has other jobs of its key. */
+  #has({ key }: Execute, signal: AbortSignal): boolean {
+    return this.#jobs.get(key)?.signal === signal;
   }
 
-  async #run(job: Job): Promise<void> {
-    const { execute, tool, controller } = job;
-    const { key } = execute;
-    const endsAt = (at: number, error: Failure) =>
-      this.#setAlarm(job, at, () => {
-        // The caller's limit ends at the same time: the result is sent first, then the tool cleans up.
-        this.#settle(job, { error });
-        this.#stop(job, 'deadline', () => {});
-      });
-    let args: unknown = execute.arguments;
+  async #run(job: Execute, signal: AbortSignal): Promise<Outcome> {
+    const tool = this.tools.get(job.tool);
+    if (tool === undefined) return { error: unknownTool(job.tool) };
+    let args: unknown = job.arguments;
     if (tool.check !== undefined) {
-      endsAt(startsBy(job), notStarted(job));
       try {
         args = await tool.check(args);
       } catch (error) {
-        if (!(error instanceof Invalid)) this.#threw(execute.tool, error);
-        return this.#settle(job, { error: invalid(error) });
+        return { error: this.#refusal(job.tool, error) };
       }
     }
-    if (job.isSettled || controller.signal.aborted) return this.#settle(job, { error: CANCELLED });
-    job.isStarted = true;
-    // The tool's own limit is of one run.
-    const own = tool.core.timeoutMs;
-    const ownEnd = own === undefined ? Infinity : performance.now() + own;
-    const [limit, end] = own !== undefined && ownEnd < job.deadline ? [own, ownEnd] : [execute.limitMs, job.deadline];
-    endsAt(end, { code: 'timeout', message: `the tool took longer than its limit of ${limit} ms` });
-    this.#reports.started(key);
+    if (!this.#has(job, signal) || !this.#runner.start(job.key)) return { error: CANCELLED };
     const context: ToolContext = {
-      signal: controller.signal,
-      caller: execute.caller,
-      call: execute.call,
-      deadline: new Date(Date.now() + (end - performance.now())),
-      meta: execute.meta ?? {},
-      progress: (report) => {
-        const given = typeof report === 'string' ? { message: report } : report;
-        const content = given.content === undefined ? undefined : toJsonText(given.content, 'content');
-        if (!job.isSettled) this.#reports.progress(key, given, content);
-      },
+      signal,
+      caller: job.caller,
+      call: job.call,
+      deadline: new Date(Date.now() + this.#runner.until(job.endsAtMs)),
+      meta: job.meta ?? {},
+      progress: (report) => this.#progress(job, signal, report),
     };
     try {
       const began = performance.now();
@@ -231,75 +135,37 @@ export class Executor {
       if (blocked >= BLOCKED) {
         const seconds = Math.round(blocked / 1_000);
         this.#warn(
-          `the tool "${execute.tool}" blocked the script for ${seconds} s: after 5 s the others take this participant for lost. ` +
+          `the tool "${job.tool}" blocked the script for ${seconds} s: after 5 s the others take this participant for lost. ` +
             'Let it wait with `await`, or compute in a worker',
         );
       }
       const value = await running;
-      this.#settle(job, { value: toJsonText(value === undefined ? null : value, 'the result') });
+      return { value: toJsonText(value === undefined ? null : value, 'the result') };
     } catch (error) {
       // After a stop, an error is only how the tool ended.
-      if (!job.isSettled && !controller.signal.aborted && !(error instanceof ToolError)) this.#threw(execute.tool, error);
-      this.#settle(job, { error: failure(error) });
+      if (!signal.aborted && !(error instanceof ToolError)) this.#threw(job.tool, error);
+      return { error: failure(error) };
     }
   }
 
-  /**
-   * Stops a running job; its place is free, and `then` is called, when it has ended or its time to clean up is over. The first stop
-   * counts.
-   */
-  #stop(job: Job, reason: StopReason, then: () => void): void {
-    if (job.controller.signal.aborted) return;
-    const grace = job.tool.core.cancelGraceMs ?? DEFAULT_CANCEL_GRACE;
-    this.#setAlarm(job, performance.now() + grace, () => {
-      then();
-      this.#end(job);
-    });
-    job.controller.abort(new Stopped(reason));
+  #progress(job: Execute, signal: AbortSignal, report: string | ProgressReport): void {
+    const { status, message, content }: ProgressReport = typeof report === 'string' ? { message: report } : report;
+    const raw = content === undefined ? {} : { content: toJsonText(content, 'content') };
+    if (this.#has(job, signal)) this.#runner.pass({ type: 'progress', key: job.key, status, message }, raw);
   }
 
-  #settle(job: Job, outcome: { readonly value: string } | { readonly error: Failure }): void {
-    if (job.isSettled) return;
-    job.isSettled = true;
-    if (!job.isRunning) this.#jobs.delete(job.execute.key);
-    this.#reports.settle(job.execute.key, outcome);
-  }
-
-  #leaveQueue(job: Job): void {
-    this.#alarms.cancel(job.alarm);
-    const at = this.#waiting.indexOf(job);
-    if (at >= 0) this.#waiting.splice(at, 1);
-  }
-
-  #setAlarm(job: Job, at: number, then: () => void): void {
-    this.#alarms.cancel(job.alarm);
-    job.alarm = this.#alarms.set(at, then);
+  /** Why arguments are refused. */
+  #refusal(tool: string, error: unknown): Failure {
+    if (error instanceof Invalid) return { code: 'invalid_parameters', message: error.message };
+    this.#threw(tool, error);
+    return { code: 'execution_error', message: LOCAL_MESSAGE, cause: describe(error) };
   }
 }
 
-/** How long before the end of its time a call gives up waiting, in milliseconds: its caller must still learn that nothing ran. */
-const WAIT_MARGIN = 500;
-
-/** Until when a call must have started. Of a short limit, a quarter is left. */
-function startsBy({ deadline, execute }: Job): number {
-  return deadline - Math.min(WAIT_MARGIN, execute.limitMs / 4);
-}
-
-/** Not `timeout`, which leaves open whether the tool ran. */
-function notStarted({ execute }: Job): Failure {
-  return { code: 'busy', message: `the call had no place to run within its limit of ${execute.limitMs} ms; nothing ran` };
-}
-
-const LEAVING: Failure = { code: 'busy', message: 'the participant is leaving; nothing ran' };
 const CANCELLED: Failure = { code: 'cancelled', message: 'the call was cancelled' };
 
 function unknownTool(name: string): Failure {
   return { code: 'unknown_tool', message: `there is no tool named "${name}"` };
-}
-
-function invalid(error: unknown): Failure {
-  if (error instanceof Invalid) return { code: 'invalid_parameters', message: error.message };
-  return { code: 'execution_error', message: LOCAL_MESSAGE, cause: describe(error) };
 }
 
 /** The text of an error that the author wrote for the caller is sent; that of any other error stays here. */

@@ -73,7 +73,6 @@ export abstract class Participant {
         role,
         load,
         config: { ...config, ...fields({ version, fastLane, times, caps }) },
-        caps,
         consent,
         admit,
         mayStop,
@@ -108,12 +107,13 @@ export abstract class Participant {
   }
 
   /**
-   * Counters, such as dropped and repeated frames. Those that are 0 are missing. Besides the core's they have `broken_streams` (cut
-   * off, stalled, or beyond their sender's share) and `dropped_streams` (given up, because those of all senders exceeded the limit).
+   * Counters, such as dropped and repeated frames. Those that are 0 are missing. Besides the core's they have `dropped_streams`: byte
+   * streams that were not read, because too many arrived before the participant could read any.
    */
   stats(): Readonly<Record<string, number>> {
     const reply = this.driver.query({ type: 'stats' });
-    return { ...(reply?.type === 'stats' && reply.stats), ...this.driver.counters };
+    const dropped = this.driver.droppedStreams;
+    return { ...(reply?.type === 'stats' && reply.stats), ...(dropped > 0 && { dropped_streams: dropped }) };
   }
 
   /**

@@ -17,8 +17,8 @@ export interface RoomViewOwner {
   isOpen(): boolean;
   /** Passes an input to the session. */
   pass(fields: object): void;
-  /** Gives up the packets that wait to be sent, and returns their keys. */
-  interrupt(): readonly number[];
+  /** Gives up the packets that are being published. */
+  interrupt(): void;
   /** The connection is back: what has arrived meanwhile can be read. */
   restored(): void;
   warn(message: string): void;
@@ -144,7 +144,7 @@ export class RoomView {
   /** The local participant has another sid: no packet of the old join may be sent in the new one. */
   #rejoined(): void {
     const local = this.#port.local();
-    for (const packet of this.#owner.interrupt()) this.#owner.pass({ type: 'send_failed', packet, why: 'interrupted' });
+    this.#owner.interrupt();
     this.#isReconnecting = false;
     this.#forget(local);
     const present = this.#port.participants();

@@ -1,8 +1,10 @@
 /** Runs a session of the core: passes inputs with their time, carries out the outputs in order, and keeps the timer. */
-import type { Alarm, Alarms } from './alarms.js';
 import type { CoreClass, CoreSession, Output, Reply } from './core.js';
 import { isInputError, textOf } from './core-errors.js';
 import { joinJson, type Json } from './json.js';
+
+/** The longest delay that timers take, in milliseconds: 2^31 − 1. */
+const LONGEST_DELAY = 2_147_483_647;
 
 /** A question to the session. */
 export interface Query {
@@ -16,8 +18,6 @@ export type RawFields = Readonly<Record<string, string>>;
 export interface RunnerOwner {
   /** Carries out an output. It may pass inputs. */
   output(output: Output): void;
-  /** The bytes that wait to be sent, if the core cannot know them. */
-  backlog(): number | undefined;
   /** All outputs of an input are carried out. */
   drained(): void;
   /** An input that nobody waits for was malformed. */
@@ -27,17 +27,21 @@ export interface RunnerOwner {
 }
 
 export class SessionRunner {
-  readonly #alarms: Alarms;
   readonly #owner: RunnerOwner;
   #session: CoreSession | undefined;
   /** Performance time of the session's zero point. */
   #zero = 0;
   #isDraining = false;
-  /** When the session is due. */
-  #alarm: Alarm | undefined;
+  /** When the session is due, in performance time. */
+  #due = Infinity;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  /**
+   * When the timer fires. That may be too early, since most deadlines are of calls that end long before: then it is set again. To set
+   * and clear it at each input takes longer than many an input.
+   */
+  #fires = Infinity;
 
-  constructor(alarms: Alarms, owner: RunnerOwner) {
-    this.#alarms = alarms;
+  constructor(owner: RunnerOwner) {
     this.#owner = owner;
   }
 
@@ -55,11 +59,6 @@ export class SessionRunner {
   /** How long it is until a time of the core, in milliseconds. */
   until(time: number): number {
     return time - this.#now();
-  }
-
-  /** Converts a time of the core to performance time. */
-  performanceTime(time: number): number {
-    return this.#zero + time;
   }
 
   /** Passes an input of the room or of a tool, and carries out what follows. One that is malformed is reported. */
@@ -82,36 +81,43 @@ export class SessionRunner {
 
   /** Passes an input, and leaves its outputs to the next `drain`. @throws Error if it is malformed. */
   handle(fields: object, raw: RawFields, bytes?: Uint8Array): Reply | undefined {
-    const session = this.#session;
-    if (session === undefined) return undefined;
-    const text = this.#guard(() => session.handle(joinJson({ ...fields, atMs: this.#now() }, raw), bytes));
-    return text === undefined ? undefined : (JSON.parse(text) as Reply);
+    return this.#read((session) => session.handle(joinJson({ ...fields, atMs: this.#now() }, raw), bytes));
   }
 
   /** Asks the session. */
   query(fields: Query): Reply | undefined {
-    const session = this.#session;
-    if (session === undefined) return undefined;
-    const text = this.#guard(() => session.handle(JSON.stringify(fields)));
-    return text === undefined ? undefined : (JSON.parse(text) as Reply);
+    return this.#read((session) => session.handle(JSON.stringify(fields)));
+  }
+
+  /** Reports that a packet was published, and carries out what follows. */
+  sent(packet: number): void {
+    this.#ask((session) => session.sent(this.#now(), packet));
+    this.drain();
+  }
+
+  /** Reports that the function of a job begins. Returns false if the job has ended, and the function must not run. */
+  start(job: number): boolean {
+    const mayStart = this.#ask((session) => session.start(this.#now(), job));
+    this.drain();
+    return mayStart === true;
   }
 
   /** The bytes of the output that is being carried out. */
   takeBytes(): Uint8Array | undefined {
-    const session = this.#session;
-    return session === undefined ? undefined : this.#guard(() => session.takeBytes());
+    return this.#ask((session) => session.takeBytes());
   }
 
   /** Carries out all outputs, and sets the timer. */
   drain(): void {
-    if (this.#isDraining) return;
+    if (this.#isDraining || this.#session === undefined) return;
     this.#isDraining = true;
     try {
       this.#carryOut();
     } finally {
       this.#isDraining = false;
     }
-    this.#setAlarm();
+    this.#due = this.#zero + (this.#ask((session) => session.nextDeadline()) ?? Infinity);
+    this.#setTimer();
     this.#owner.drained();
   }
 
@@ -129,12 +135,12 @@ export class SessionRunner {
 
   #carryOut(): void {
     // A flood of packets does not delay timers.
-    if (this.#alarm !== undefined && this.#alarm.at <= performance.now()) {
-      this.#clearAlarm();
+    if (this.#due <= performance.now()) {
+      this.#due = Infinity;
       this.passOnly({ type: 'timeout' });
     }
     for (;;) {
-      const text = this.#next() ?? this.#nextAfterBacklog();
+      const text = this.#ask((session) => session.nextOutput());
       if (text === undefined) return;
       const output = JSON.parse(text) as Output;
       try {
@@ -146,48 +152,37 @@ export class SessionRunner {
     }
   }
 
-  /** Reports the bytes that wait to be sent, and returns the output that follows. */
-  #nextAfterBacklog(): string | undefined {
-    const size = this.#owner.backlog();
-    if (size === undefined) return undefined;
-    this.passOnly({ type: 'backlog', size });
-    return this.#next();
-  }
-
-  #next(): string | undefined {
-    const session = this.#session;
-    return session === undefined ? undefined : this.#guard(() => session.nextOutput());
-  }
-
-  #setAlarm(): void {
-    const session = this.#session;
-    const due = session === undefined ? undefined : this.#guard(() => session.nextDeadline());
-    const at = due === undefined ? undefined : this.performanceTime(due);
-    if (at === this.#alarm?.at) return;
-    this.#clearAlarm();
-    if (at === undefined) return;
-    this.#alarm = this.#alarms.set(at, () => {
-      this.#alarm = undefined;
-      this.pass({ type: 'timeout' });
-    });
-  }
-
-  #clearAlarm(): void {
-    this.#alarms.cancel(this.#alarm);
-    this.#alarm = undefined;
+  #setTimer(): void {
+    if (this.#due >= this.#fires) return;
+    clearTimeout(this.#timer);
+    this.#fires = this.#due;
+    // Timers fire up to a millisecond early; one that is late, as in a hidden page, does no harm.
+    const delay = Math.min(Math.max(Math.ceil(this.#due - performance.now()), 0), LONGEST_DELAY);
+    this.#timer = setTimeout(() => {
+      this.#fires = Infinity;
+      if (this.#due <= performance.now()) this.drain();
+      else this.#setTimer();
+    }, delay);
   }
 
   #now(): number {
     return performance.now() - this.#zero;
   }
 
+  #read(run: (session: CoreSession) => string | undefined): Reply | undefined {
+    const text = this.#ask(run);
+    return text === undefined ? undefined : (JSON.parse(text) as Reply);
+  }
+
   /**
-   * Runs a function of the core. If it throws anything but an error about the input, the core has panicked. Then the session is
-   * not freed: its memory is not to be touched.
+   * Calls a function of the core, if there is a session. If it throws anything but an error about the input, the core has panicked.
+   * Then the session is not freed: its memory is not to be touched.
    */
-  #guard<T>(run: () => T): T | undefined {
+  #ask<T>(run: (session: CoreSession) => T): T | undefined {
+    const session = this.#session;
+    if (session === undefined) return undefined;
     try {
-      return run();
+      return run(session);
     } catch (error) {
       if (isInputError(error)) throw error;
       this.#forget();
@@ -196,8 +191,10 @@ export class SessionRunner {
     }
   }
 
+  /** Until it fires, the timer would keep a program from ending. */
   #forget(): void {
     this.#session = undefined;
-    this.#clearAlarm();
+    clearTimeout(this.#timer);
+    this.#due = this.#fires = Infinity;
   }
 }

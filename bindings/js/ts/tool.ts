@@ -114,9 +114,6 @@ export interface NamedTool {
   readonly execute: (args: unknown, context: ToolContext) => unknown;
 }
 
-/** How a cancelled tool may clean up if it does not say: in milliseconds. */
-export const DEFAULT_CANCEL_GRACE = 1_000;
-
 /** @throws TypeError that names the tool, if it cannot be offered. */
 export function nameTools(tools: Tools | readonly Tools[]): Map<string, NamedTool> {
   const named = new Map<string, NamedTool>();
