@@ -58,7 +58,8 @@ messages! {
             /// The state.
             state: ConnectionState,
         },
-        /// The connection was restored under another sid. Each packet that waits is reported by `send_failed` first.
+        /// The connection was restored under another sid. The core gives up the packets in its queue; a room with a queue of its own
+        /// reports each of its packets by `send_failed` first.
         Rejoined = "rejoined" {
             /// The local participant.
             local: Participant,
@@ -149,7 +150,7 @@ messages! {
             /// Whether tools that cannot be offered are left out. Otherwise nothing changes if there is one.
             partial: bool = false,
         },
-        /// A job has made progress. An empty one says that its tool has started.
+        /// A job has made progress. An empty one also says that its tool has started, as `start` does.
         Progress = "progress" {
             /// The job.
             key: u64,
