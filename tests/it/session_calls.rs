@@ -275,6 +275,7 @@ fn goodbye_of_an_unannounced_assistant_ends_its_requests_that_wait() {
         say_goodbye(&mut world);
         world.run(4 * SECOND);
         assert!(world.received("b", Kind::TOOL_USE_RESULT).is_empty(), "{shows_instance}");
+        assert!(world.executed.is_empty(), "{shows_instance}");
     }
 }
 
@@ -310,6 +311,7 @@ fn stop_of_an_unannounced_assistant_is_kept_with_the_request_that_it_ends() {
             other => panic!("{other:?}"),
         });
         assert_eq!(results.collect::<Vec<_>>(), [("1".to_owned(), false), ("2".to_owned(), true)]);
+        assert_eq!(world.executed, [("phone".to_owned(), "2".parse().unwrap())]);
     }
 }
 

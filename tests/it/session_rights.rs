@@ -4,17 +4,17 @@
 use std::time::Duration;
 
 use toolbridge::{
-    Config, Event, Role, Value,
+    CallError, Config, Event, Role, Value,
     frame::{
         Configuration, ControlStop, Frame, Kind, Message, Meta, RegisteredTool, ToolUseRequest,
         ToolUseResult, ToolsRegister,
     },
     session::{Request, SelectionPolicy, SendFailure, Session},
-    tools::Execution,
+    tools::{Execution, LossCause},
     transport::{Participant, Peer, TransportEvent},
 };
 
-use crate::session_world::{Key, MS, SECOND, World, request, seed, tool, value};
+use crate::session_world::{Fate, Key, MS, SECOND, World, request, seed, tool, value};
 
 fn configuration() -> Message {
     let features = ["tool_use", "tool_register", "tool_ack", "tool_cancel"].map(String::from).to_vec();
@@ -113,6 +113,25 @@ fn assistant_whose_role_is_given_back_is_bound_and_called_again() {
     world.run(2 * SECOND);
     assert_eq!(world.session("phone").bound().unwrap(), "a");
     world.ask("a", request("t")).unwrap();
+}
+
+#[test]
+fn call_that_a_client_may_not_have_got_is_lost_when_the_client_loses_its_role() {
+    let mut world = World::pair(&["t"]);
+    let is_request = |frame: &Frame| frame.kind() == Kind::TOOL_USE_REQUEST;
+    world.fate = Some(Box::new(move |_, _, it| if is_request(it) { Fate::IsLost } else { Fate::Arrives }));
+    let key = world.call("a", request("t").timeout(60 * SECOND)).unwrap();
+    world.run(SECOND);
+    describe(&mut world, "phone", "a", without_role);
+    let Some(Err(CallError::Lost { why, .. })) = world.settled("a", key) else {
+        panic!("{:?}", world.settled("a", key))
+    };
+    assert_eq!(*why, LossCause::Dismissed);
+    // With its role again, it is not sent what has ended.
+    world.fate = None;
+    world.rejoin("phone");
+    world.run(5 * SECOND);
+    assert!(world.executed.is_empty());
 }
 
 #[test]
@@ -290,6 +309,44 @@ fn late_configuration_of_the_replaced_join_does_not_end_the_unannounced_one() {
     world.send_bytes_as(&new, &["a"], &bytes(5, &Meta::new(), &Message::ToolUseResult(result)));
     world.run(SECOND);
     assert!(world.settled("a", call).is_some(), "the result of the present join was dropped");
+}
+
+/// Packets on different lanes overtake each other.
+#[test]
+fn result_that_overtakes_the_configuration_of_an_unannounced_join_is_handled_with_it() {
+    let (mut world, key, _, new) = continued_join();
+    let call = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let Some(Message::ToolUseRequest(asked)) = world.received("phone", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("not called")
+    };
+    let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
+    world.send_bytes_as(&new, &["a"], &bytes(4, &Meta::new(), &Message::ToolUseResult(result)));
+    let shows = key.shows(&world, "a", &new, false);
+    world.send_bytes_as(&new, &["a"], &bytes(3, &shows, &configuration()));
+    world.run(100 * MS);
+    assert!(world.settled("a", call).is_some_and(Result::is_ok));
+}
+
+#[test]
+fn participant_is_in_the_join_that_the_server_lists_after_a_rejoin() {
+    let (mut world, key, old, new) = continued_join();
+    let call = world.call("a", request("t")).unwrap();
+    world.run(100 * MS);
+    let Some(Message::ToolUseRequest(asked)) = world.received("phone", Kind::TOOL_USE_REQUEST).pop() else {
+        panic!("not called")
+    };
+    let shows = key.shows(&world, "a", &new, false);
+    world.send_bytes_as(&new, &["a"], &bytes(3, &shows, &configuration()));
+    world.run(100 * MS);
+    world.rejoin("a");
+    world.run(100 * MS);
+    let shows = key.shows(&world, "a", &old, true);
+    world.send_bytes_as(&old, &["a"], &bytes(4, &shows, &configuration()));
+    let result = with!(ToolUseResult::new(asked.id, true), result = Some(value(1)));
+    world.send_bytes_as(&old, &["a"], &bytes(5, &Meta::new(), &Message::ToolUseResult(result)));
+    world.run(100 * MS);
+    assert!(world.settled("a", call).is_some_and(Result::is_ok));
 }
 
 /// An SDK may report the new local sid only after a Configuration with the proof of the earlier join was sent in the new one.

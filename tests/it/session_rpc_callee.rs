@@ -1132,12 +1132,16 @@ fn running_call_goes_on_for_the_grace_period_when_its_caller_shows_itself_in_an_
     callee.pass(SECOND);
     callee.join(agent("PA_2"));
     callee.call(&peer("agent", "PA_2"), "slow", "get_battery", "{}");
-    callee.pass(3 * SECOND);
+    callee.pass(3_500 * MS);
     let meta = Meta::new().with_text("bridge.instance", "0123").with_bool("bridge.heard", true);
-    let frame = Frame::write(-1, "room", &meta, &Message::Configuration(Configuration::default())).unwrap();
+    // It names another room, so no calls are possible in this join.
+    let its = Message::Configuration(Configuration::default());
+    let frame = Frame::write(-1, "lobby", &meta, &its).unwrap();
     callee.handle(TransportEvent::packet(peer("agent", "PA_3"), Lane::Reliable, frame));
-    callee.pass(2 * SECOND); // five seconds after the first leave
+    callee.pass(SECOND); // five seconds after the first leave
     assert_eq!(callee.aborted, 0);
+    callee.pass(4 * SECOND);
+    assert_eq!(callee.aborted, 1);
 }
 
 /// A call that is refused does not bind its caller, in either form. The echo is accepted, and binds.

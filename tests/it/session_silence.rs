@@ -113,14 +113,15 @@ fn client_whose_heartbeat_resumes_offers_its_tools_again() {
 #[test]
 fn client_whose_heartbeat_resumes_keeps_its_position_and_the_reasons_for_refused_tools() {
     let mut world = World::new();
-    world.assistant("a", Config::default().choose(SelectionPolicy::First));
+    let second = SelectionPolicy::by(|_, candidates| Some(candidates.get(1)?.identity.clone()));
+    world.assistant("a", Config::default().choose(second));
     let features = ["tool_use", "tool_register", "tool_ack"].map(String::from).to_vec();
     let configuration = with!(Configuration::default(), features = Some(features));
     let offered = [("t", 1), ("u", 9_000)].map(|(name, length)| {
         with!(RegisteredTool::default(), name = name.to_owned(), description = "d".repeat(length))
     });
     let offered = Message::ToolsRegister(with!(ToolsRegister::default(), tools = offered.to_vec()));
-    for name in ["phone", "tv"] {
+    for name in ["tablet", "phone", "tv"] {
         let sid = world.sid();
         world.play(&Participant::new(name, sid).role(Role::Client));
         world.run(200 * MS);
@@ -130,10 +131,10 @@ fn client_whose_heartbeat_resumes_keeps_its_position_and_the_reasons_for_refused
     }
     world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(31 * SECOND);
-    assert_eq!(world.session("a").tools().len(), 1);
+    assert_eq!(world.session("a").tools().len(), 2);
     world.send("phone", &["a"], &Meta::new(), &Message::Heartbeat);
     world.run(200 * MS);
-    assert_eq!(world.session("a").tools().len(), 2);
+    assert_eq!(world.session("a").tools().len(), 3);
     world.call("a", request("t")).unwrap();
     world.run(100 * MS);
     assert_eq!(world.received("phone", Kind::TOOL_USE_REQUEST).len(), 1);

@@ -520,6 +520,7 @@ fn stop_of_all_calls_leaves_what_a_barge_in_left_running() {
     world.with("a", |session, now| session.offer(now, vec![])).unwrap().unwrap();
     world.allow_stop("phone");
     world.run(200 * MS);
+    world.send("phone", &["a"], &Meta::new(), &Message::Configuration(Configuration::default()));
     world.send("phone", &["a"], &Meta::new(), &Message::ControlStop(ControlStop::default()));
     world.run(SECOND);
     assert_eq!((world.ends["a"].aborted.len(), world.session("a").open_calls()), (0, 1));

@@ -245,8 +245,10 @@ fn registration_that_was_not_allowed_does_not_follow_one_of_a_minute_ago() {
     world.run(5 * SECOND);
     world.with("phone", |session, now| session.offer(now, vec![tool("v")])).unwrap().unwrap();
     world.run(60 * SECOND);
+    let before = world.sent("phone", Kind::TOOLS_REGISTER).len();
     assert!(world.ask("a", request("v")).is_err(), "the client may not send");
     world.run(5 * SECOND);
+    assert_eq!(world.sent("phone", Kind::TOOLS_REGISTER).len(), before);
     let offers = world.session("a").tools();
     assert_eq!(offers.iter().map(|offer| offer.tool.name().as_str()).collect::<Vec<_>>(), ["v"]);
 }

@@ -192,6 +192,7 @@ fn wrong_view_is_refused() {
 #[test]
 fn client_that_does_not_list_views_gets_none() {
     let mut world = room();
+    show(&mut world, "plan", json!(1)).unwrap(); // it is shown to those that register later, too
     for (name, lists) in [("old", false), ("new", true)] {
         let sid = world.sid();
         world.play(&Participant::new(name, sid).role(Role::Client));
@@ -206,7 +207,7 @@ fn client_that_does_not_list_views_gets_none() {
     }
     show(&mut world, "load", json!(1)).unwrap();
     world.run(SECOND);
-    assert_eq!(world.received("new", Kind::VIEW_UPDATE).len(), 1);
+    assert_eq!(world.received("new", Kind::VIEW_UPDATE).len(), 2);
     assert!(world.received("old", Kind::VIEW_UPDATE).is_empty());
 }
 
