@@ -593,6 +593,7 @@ fn full_link_is_not_filled_further() {
     assert_eq!(world.count("a", "fast_doubles"), doubled + 16, "many are in flight");
     world.delay = 60 * MS;
     for _ in 0..15 {
+        world.with("a", |session, now| session.handle_backlog(now, 0));
         took(&mut world);
         world.run(100 * MS);
     }
