@@ -384,8 +384,7 @@ impl Incoming {
         }
         let cache = self.caches.entry(caller.clone()).or_default();
         if let Some(entry) = cache.find(&request.id) {
-            let is_same = entry.fingerprint == Some(fingerprint(request))
-                && entry.form.is_frame() == inbound.form.is_frame();
+            let is_same = entry.fingerprint == Some(fingerprint(request));
             let is_present = cache.is_present(entry, &inbound.form);
             return match &entry.state {
                 // First, because a tombstone has no fingerprint: its request has never been seen.
@@ -396,7 +395,7 @@ impl Incoming {
                 }
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
-                _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
+                _ if !is_present => refuse_304(core, &inbound, "another instance or form has used this id"),
                 state => {
                     core.cx.count(Counter::Duplicate);
                     match state {
