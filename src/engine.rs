@@ -82,14 +82,14 @@ impl Engine {
     }
 
     /// Handles a part of a byte stream. Returns whether the rest of it is to be read.
-    pub fn handle_stream(&mut self, now: Instant, from: Peer, part: StreamPart) -> bool {
+    pub fn handle_stream(&mut self, now: Instant, from: &Peer, part: StreamPart) -> bool {
         self.now = now;
         let id = match &part {
             StreamPart::Header(header) => header.id.clone(),
             StreamPart::Chunk { id, .. } | StreamPart::Trailer { id, .. } => id.clone(),
         };
         self.session.handle_event(now, TransportEvent::Stream { from: from.clone(), part });
-        self.session.reads_stream(&from, &id)
+        self.session.reads_stream(from, &id)
     }
 
     /// Takes the results of calls that a barge-in left running: see [`Session::late_results`].

@@ -87,6 +87,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "protocol/session",
         ],
     ),
+    ("engine", &["clock", "sorted", "transport", "tool", "protocol/session"]),
     ("vocabulary", &["clock", "escape", "value", "transport", "tool", "protocol/frame", "protocol/session"]),
     // Live replays use only the public API.
     ("replay/live", &["replay", "value", "transport", "tool", "runtime", "runtime/participant", "recording"]),

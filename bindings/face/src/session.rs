@@ -271,7 +271,7 @@ impl Session {
     }
 
     fn stream(&mut self, now: Instant, from: &Peer, part: StreamPart) -> Reply {
-        Reply::Stream { wanted: self.engine.handle_stream(now, from.to_core(), part) }
+        Reply::Stream { wanted: self.engine.handle_stream(now, &from.to_core(), part) }
     }
 
     fn hears(&self, event: &str) -> bool {

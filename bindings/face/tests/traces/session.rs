@@ -247,7 +247,7 @@ impl Session {
         }
         match event {
             TransportEvent::Closed(reason) => self.core.handle_closed(now, reason),
-            TransportEvent::Stream { from, part } => drop(self.core.handle_stream(now, from, part)),
+            TransportEvent::Stream { from, part } => drop(self.core.handle_stream(now, &from, part)),
             event => self.core.session(now).handle_event(now, event),
         }
     }

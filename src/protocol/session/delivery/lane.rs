@@ -373,8 +373,7 @@ impl<R: Recipients> To<'_, R> {
     }
 
     fn acknowledge_held(&mut self, it: &Held) {
-        let meta = codec::held(it.time(self.cx.now));
-        self.acknowledge_with(&meta, it.stanza, Some(&it.call));
+        self.acknowledge_with(&codec::held(it.time(self.cx.now)), it.stanza, Some(&it.call));
     }
 
     fn transmit_due(&mut self, due: Due) {

@@ -111,8 +111,7 @@ impl RoundTrip {
     /// Returns the time between the two packets of a frame that is sent twice: one burst of losses, which lasts about as long as
     /// round trips vary, should not take both. At most a quarter of a round trip.
     pub(super) fn spacing(&self) -> Duration {
-        let longest = self.smoothed.unwrap_or_default() / 4;
-        (self.deviation * 2).min(longest).max(SHORTEST_SPACING)
+        (self.deviation * 2).min(self.smoothed.unwrap_or_default() / 4).max(SHORTEST_SPACING)
     }
 
     /// Returns whether an answer always takes longer than the time between two packets of a frame.

@@ -251,8 +251,7 @@ impl Exchange {
             }
             Retransmit::Now => {
                 self.views.send_again_to(core, id, false);
-                let never_sent = self.incoming.results_never_sent(id);
-                core.delivery.retransmit(&core.cx, id, never_sent);
+                core.delivery.retransmit(&core.cx, id, self.incoming.results_never_sent(id));
                 if core.cx.is_client() {
                     self.incoming.retransmit(core, id);
                 } else {

@@ -97,8 +97,7 @@ impl Observed {
     fn set_timer(&self, core: &mut Core) {
         match self.0.iter().map(|call| call.until).min() {
             Some(until) => {
-                let left = until.saturating_duration_since(core.cx.now);
-                core.cx.set_timer(Timer::Observed, left);
+                core.cx.set_timer(Timer::Observed, until.saturating_duration_since(core.cx.now));
             }
             None => core.cx.timers.cancel(&Timer::Observed),
         }

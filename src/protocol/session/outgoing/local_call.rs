@@ -29,8 +29,7 @@ impl Outgoing {
         let Some(known) = known else {
             // The tool was withdrawn while the call was at a client.
             let why = NotOffered::NoSuchTool { owner: None, similar: None };
-            let unknown = CallError::unknown_tool(tool.as_str(), why);
-            return self.conclude(core, key, Err(unknown));
+            return self.conclude(core, key, Err(CallError::unknown_tool(tool.as_str(), why)));
         };
         let visibility = known.tool_options().disclose;
         let limit = call.budget.limit.saturating_sub(core.cx.now.saturating_duration_since(call.began));

@@ -57,8 +57,7 @@ impl Outgoing {
     pub(super) fn ask_function(&mut self, core: &mut Core, key: CallKey, among: &[Identity]) {
         let Some(call) = self.calls.get(&key) else { return };
         core.peers.ask_function(&mut core.cx, Some(key), Some(&call.tool), among);
-        let among = core.peers.joins(among);
-        self.selections.insert(key, among);
+        self.selections.insert(key, core.peers.joins(among));
     }
 
     /// Handles the answer of the author's function. If the owners, or their joins, have changed since and it named none

@@ -53,8 +53,7 @@ impl Outgoing {
     pub(crate) fn request_stop(&mut self, core: &mut Core, call: Option<&CallId>) -> Result<(), StopError> {
         let assistant = core.peers.bound().cloned().ok_or(StopError::NoAssistant)?;
         if self.stop_requests.0.len() >= MAX_STOPS {
-            let oldest = self.stop_requests.0.pop_front();
-            oldest.inspect(|stop| stop.forget_frame(core));
+            self.stop_requests.0.pop_front().inspect(|stop| stop.forget_frame(core));
         }
         self.stop_requests.0.push_back(StopRequest {
             assistant: assistant.clone(),

@@ -23,8 +23,7 @@ impl Outgoing {
         // request in the plain form may have reached whichever instance is present now. A stop of an unknown call does
         // no harm.
         let may_run_it = |remote: &Remote| {
-            let was_asked = asked.is_of(&owner, remote) || asked.instance.is_none();
-            remote.is_reachable() && was_asked
+            remote.is_reachable() && (asked.is_of(&owner, remote) || asked.instance.is_none())
         };
         if !core.peers.get(&owner).is_some_and(may_run_it) {
             return;

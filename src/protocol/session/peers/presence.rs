@@ -278,8 +278,7 @@ impl Peers {
     /// Returns whether this is the goodbye of a peer whose departure the server has already announced.
     pub(crate) fn is_late_goodbye(&self, cx: &Context, from: &Peer, incoming: &Received) -> bool {
         let Some(remote) = self.get(from.identity()) else { return false };
-        let left = Presence::Away { sid: from.sid().clone(), crossed: true };
-        remote.presence == left
+        remote.presence == Presence::Away { sid: from.sid().clone(), crossed: true }
             && !remote.has_left()
             && incoming.is_goodbye()
             && self.is_counterpart(cx, from.identity(), remote)
