@@ -591,3 +591,22 @@ test('last packets are published in order, one of each lane at a time, and none 
   await sender.flushed();
   assert.equal(passed.length, 3, 'the session has other packets of these keys');
 });
+
+test('a stream that stalls gives way to others', async () => {
+  const { Inbox } = await import(new URL('../dist/esm/inbox.js', import.meta.url));
+  const port = { participant: () => undefined };
+  const runner = { isOpen: true, pass: () => ({ type: 'stream', wanted: true }) };
+  const view = { isBehind: false, flush() {}, reportUnnoticed() {} };
+  const inbox = new Inbox(port, runner, view);
+  const givenUp = [];
+  const stalled = (id) => ({
+    from: 'agent', id, topic: 'toolbridge.frame', attributes: {},
+    chunks: { [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}), return: async () => givenUp.push(id) }) },
+  });
+  for (let at = 0; at < 1_024; at += 1) void inbox.stream(stalled(at));
+  assert.deepEqual(givenUp, []);
+  void inbox.stream(stalled(1_024));
+  assert.deepEqual([givenUp, inbox.droppedStreams], [[0], 1]);
+  inbox.end();
+  assert.equal(givenUp.length, 1_025);
+});

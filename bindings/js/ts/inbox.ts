@@ -13,6 +13,12 @@ const EARLY_PACKETS = 1_024;
 const EARLY_BYTES = 4 * 1024 * 1024;
 const EARLY_STREAMS = 64;
 
+/**
+ * The most streams that are read at the same time. The core drops those that stall, which nobody tells their readers: so the oldest
+ * reader gives way.
+ */
+const READERS = 1_024;
+
 export class Inbox {
   readonly #port: RoomPort;
   readonly #runner: SessionRunner;
@@ -23,7 +29,7 @@ export class Inbox {
   /** The streams that are being read. */
   readonly #reading = new Set<AsyncIterator<Uint8Array>>();
   #isClosed = false;
-  /** How many streams were given up because too many came too early. */
+  /** How many streams were given up because too many came too early, or at once. */
   droppedStreams = 0;
 
   constructor(port: RoomPort, runner: SessionRunner, view: RoomView) {
@@ -50,12 +56,18 @@ export class Inbox {
     const { id, topic, length, attributes, chunks } = stream;
     const key = { from: peer(this.#port, stream.from), id };
     const source = chunks[Symbol.asyncIterator]();
+    for (const oldest of this.#reading) {
+      if (this.#reading.size < READERS) break;
+      this.#reading.delete(oldest);
+      giveUp(oldest);
+      this.droppedStreams += 1;
+    }
     this.#reading.add(source);
     let isWanted = this.#pass({ type: 'stream_header', ...key, topic, length, attributes });
     try {
       for (let index = 0; isWanted; index += 1) {
         const { done, value } = await source.next();
-        if (!this.#reading.has(source)) return; // its session has ended
+        if (!this.#reading.has(source)) return; // it was given up
         if (done === true) break;
         isWanted = this.#pass({ type: 'stream_chunk', ...key, index }, value);
       }

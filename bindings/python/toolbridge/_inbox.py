@@ -116,6 +116,7 @@ class Inbox:
             return stream.close()
         if len(self._readers) >= READERS:
             next(iter(self._readers)).cancel()
+            self._count("dropped_streams")
         reader = self._loop.create_task(self._read(stream, named))
         self._readers[reader] = None
         reader.add_done_callback(lambda _: self._readers.pop(reader))
