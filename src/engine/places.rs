@@ -193,3 +193,113 @@ impl Places {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::value::Value;
+
+    const RUNNING: usize = 3;
+    const WAITING: usize = 4;
+
+    fn job(key: u64, now: Instant, limit: Duration) -> Job {
+        Job {
+            key: JobKey::from_number(key),
+            call: "call".parse().unwrap(),
+            caller: "caller".into(),
+            tool: "tool".parse().unwrap(),
+            arguments: Value::empty(),
+            deadline: now + limit,
+            limit,
+            meta: Value::empty(),
+        }
+    }
+
+    /// What is known of a job outside.
+    #[derive(Debug, Default)]
+    struct Known {
+        ran: usize,
+        settled: usize,
+        stopped: usize,
+        is_done: bool,
+    }
+
+    /// Takes the effects, and checks each against what is known.
+    fn follow(places: &mut Places, known: &mut BTreeMap<JobKey, Known>) {
+        while let Some(effect) = places.poll() {
+            let it = match effect {
+                Effect::Run(job) => {
+                    let it = known.get_mut(&job.key).unwrap();
+                    it.ran += 1;
+                    it
+                }
+                Effect::Settle(key, _) => {
+                    let it = known.get_mut(&key).unwrap();
+                    it.settled += 1;
+                    it
+                }
+                Effect::Stop(key, _) => {
+                    let it = known.get_mut(&key).unwrap();
+                    assert_eq!(it.ran, 1, "a function is stopped that does not run");
+                    it.stopped += 1;
+                    it
+                }
+            };
+            assert!(it.ran <= 1 && it.settled <= 1 && it.stopped <= 1, "{it:?}");
+        }
+        assert!(places.running <= RUNNING && places.waiting.len() <= WAITING);
+        assert!(places.running == RUNNING || places.waiting.is_empty(), "a place is free, and a job waits");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test owns its clock")]
+    fn each_job_runs_or_is_refused_once_and_each_place_is_free_again() {
+        let (mut refused, mut stopped) = (0, 0);
+        for seed in 0..200_u64 {
+            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            let mut below = |most: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % most
+            };
+            let (mut places, mut now) = (Places::new(RUNNING, WAITING), Instant::now());
+            let mut known = BTreeMap::<JobKey, Known>::new();
+            for number in 0..300 {
+                let key = JobKey::from_number(below(number + 1));
+                match below(8) {
+                    0..3 => {
+                        known.insert(JobKey::from_number(number), Known::default());
+                        let limit = Duration::from_millis(1 + below(3_000));
+                        places.execute(job(number, now, limit), Duration::from_millis(below(200)));
+                    }
+                    3 => drop(places.start(key)),
+                    4 if known.get(&key).is_some_and(|it| it.ran == 1 && !it.is_done) => {
+                        known.get_mut(&key).unwrap().is_done = true;
+                        places.end(key);
+                    }
+                    5 => drop(places.abort(now, key, StopReason::Caller)),
+                    _ => {
+                        now += Duration::from_millis(below(300));
+                        places.handle_timeout(now);
+                        assert!(places.poll_timeout().is_none_or(|due| due > now));
+                    }
+                }
+                follow(&mut places, &mut known);
+            }
+            places.refuse_unstarted(now);
+            follow(&mut places, &mut known);
+            assert!(places.waiting.is_empty());
+            for key in places.jobs.keys().copied().collect::<Vec<_>>() {
+                places.end(key);
+            }
+            follow(&mut places, &mut known);
+            assert!(places.running == 0 && places.jobs.is_empty() && places.due.is_empty());
+            refused += known.values().map(|it| it.settled).sum::<usize>();
+            stopped += known.values().map(|it| it.stopped).sum::<usize>();
+        }
+        assert!(refused > 1_000 && stopped > 1_000, "{refused} refused, {stopped} stopped");
+    }
+}
