@@ -9,6 +9,7 @@ pub(crate) mod alarm;
 #[cfg(feature = "runtime")]
 mod api;
 mod event;
+#[cfg(any(feature = "runtime", feature = "vocabulary"))]
 pub(crate) mod outbox;
 #[cfg(feature = "runtime")]
 pub(crate) mod send_queue;

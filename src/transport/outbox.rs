@@ -139,12 +139,6 @@ impl<T> Outbox<T> {
         self.sending[priority as usize].take()
     }
 
-    /// The priority of a packet that is being sent.
-    pub(crate) fn priority_of(&self, packet: u64) -> Option<Priority> {
-        let is_it = |of: &Priority| self.sending[*of as usize].as_ref().is_some_and(|it| it.id == packet);
-        Priority::ALL.into_iter().find(is_it)
-    }
-
     /// Keeps the queued packets for which this is true, of a packet, whether it is large, and what is kept with it.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(&Packet, bool, &T) -> bool) {
         let max = self.max_packet;
@@ -159,19 +153,6 @@ impl<T> Outbox<T> {
     pub(crate) fn take_queued(&mut self) -> impl Iterator<Item = (Packet, T)> + use<T> {
         (self.bytes, self.large) = (0, 0);
         mem::take(&mut self.queued).into_iter().flatten()
-    }
-
-    /// Takes out the next packet, whatever is being sent.
-    pub(crate) fn pop(&mut self) -> Option<Packet> {
-        self.sending = [const { None }; 3];
-        let order = self.order();
-        order.into_iter().find_map(|priority| self.take(priority, |_, _| true))
-    }
-
-    /// Gives up all packets, and returns their ids.
-    pub(crate) fn interrupt(&mut self) -> impl Iterator<Item = u64> + use<T> {
-        let sending = mem::take(&mut self.sending).into_iter().flatten().map(|it| it.id);
-        sending.chain(self.take_queued().map(|it| it.0.id))
     }
 
     /// The bytes of the queued reliable packets.
@@ -204,6 +185,29 @@ impl<T> Outbox<T> {
     /// Returns true if a packet is sent in parts, between which others can be sent.
     pub(crate) fn is_large(&self, packet: &Packet) -> bool {
         packet.is_streamed(self.max_packet)
+    }
+}
+
+/// What only the engine needs.
+#[cfg(feature = "vocabulary")]
+impl<T> Outbox<T> {
+    /// The priority of a packet that is being sent.
+    pub(crate) fn priority_of(&self, packet: u64) -> Option<Priority> {
+        let is_it = |of: &Priority| self.sending[*of as usize].as_ref().is_some_and(|it| it.id == packet);
+        Priority::ALL.into_iter().find(is_it)
+    }
+
+    /// Takes out the next packet, whatever is being sent.
+    pub(crate) fn pop(&mut self) -> Option<Packet> {
+        self.sending = [const { None }; 3];
+        let order = self.order();
+        order.into_iter().find_map(|priority| self.take(priority, |_, _| true))
+    }
+
+    /// Gives up all packets, and returns their ids.
+    pub(crate) fn interrupt(&mut self) -> impl Iterator<Item = u64> + use<T> {
+        let sending = mem::take(&mut self.sending).into_iter().flatten().map(|it| it.id);
+        sending.chain(self.take_queued().map(|it| it.0.id))
     }
 }
 
