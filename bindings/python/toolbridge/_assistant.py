@@ -237,12 +237,12 @@ class Assistant(BaseParticipant):
         self._expect_done(reply, f'the view "{view}" cannot be shown')
 
     def toolset(
-        self, *, session: AgentSession[Any] | None = None, report_progress: bool = False, id: str = "toolbridge"
+        self, *, session: AgentSession[Any] | None = None, report_progress: bool = False, id: str | None = None
     ) -> RoomToolset:
         """The tools of the room, kept up to date, for an agent of livekit-agents: ``Agent(tools=[assistant.toolset()])``.
 
-        - ``session``: default: the primary session of the job. Its agent is told of each change. Tools with names that the
-          agent has already are left out.
+        - ``session``: default: the session whose agent has the toolset. Tools with names that the agent has already are left out.
+          Outside of a job, an agent with further toolsets needs it: otherwise the framework refuses tools with equal names.
         - ``report_progress``: passes the tools' progress on to ``RunContext.update``, whose first text the model takes for the
           result.
         """

@@ -7,14 +7,15 @@ import json
 import logging
 import re
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from livekit.agents import AgentSession, RunContext, get_job_context, llm
-from livekit.agents.utils import is_given
+from livekit.agents import Agent, AgentSession, RunContext, get_job_context, llm
+from livekit.agents.llm.async_toolset import AsyncToolset
+from livekit.agents.utils import is_given, shortuuid
 from livekit.agents.voice import SpeechHandle
 
-from ._assistant import Assistant, Late, Progress, Turn
+from ._assistant import Assistant, Progress, Turn
 from ._json import JsonObject
 from ._vocabulary import Ambiguous, CallError, Detached
 
@@ -38,13 +39,14 @@ class ToolFailed(llm.ToolError):
         self.may_have_run = error.may_have_run
 
 
-class RoomToolset(llm.Toolset):
+class RoomToolset(AsyncToolset):
     """The tools that can be called in the room, as they are now: made by ``Assistant.toolset``.
 
     - If several clients offer a tool, it has a further argument with their identities.
     - A tool whose name another tool of the agent has is left out. Characters that models do not accept in names become ``_``.
     - If the user interrupts the speech in which a tool was called, that is a barge-in. The result of a tool that goes on is
       inserted into the chat when it arrives.
+    - Calls belong to the session: they go on when another agent takes over, and it gets their results.
     """
 
     def __init__(
@@ -53,38 +55,61 @@ class RoomToolset(llm.Toolset):
         *,
         session: AgentSession[Any] | None = None,
         report_progress: bool = False,
-        id: str = "toolbridge",
+        id: str | None = None,
     ) -> None:
-        super().__init__(id=id)
+        # The framework drops one of two toolsets with the same id.
+        super().__init__(id=id or shortuuid("toolbridge_"))
         self._assistant = assistant
         self._session = session
         self._report_progress = report_progress
         self._made: dict[str, tuple[str, _RawTool]] = {}
+        self._is_listing = False
         self._turns: weakref.WeakKeyDictionary[SpeechHandle, Turn] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stops: list[Callable[[], None]] = []
+        #: The sessions that use it and are not closed.
+        self._sessions: list[AgentSession[Any]] = []
+        #: The agents to which a later result was promised.
+        self._promised: weakref.WeakSet[Agent] = weakref.WeakSet()
 
     @property
     def tools(self) -> Sequence[llm.Tool | llm.Toolset]:
+        if self._is_listing:
+            return []  # another toolset that wraps this one is asked for its names
+        self._is_listing = True
+        try:
+            taken = self._taken()
+        finally:
+            self._is_listing = False
         offers: dict[str, list[Any]] = {}
         for offer in self._assistant.tools():
             offers.setdefault(offer.tool.name, []).append(offer)
-        taken = self._taken()
         made: dict[str, tuple[str, _RawTool]] = {}
+        shown: list[llm.Tool | llm.Toolset] = []
         # First those whose names need no change: `pay.bill` must not take that of `pay_bill`.
         for name, found in sorted(offers.items(), key=lambda offer: _NAME.search(offer[0]) is not None):
-            shown = _NAME.sub("_", name)
-            if shown in taken or shown.startswith(_FRAMEWORK):
-                continue
-            taken.add(shown)
+            as_shown = _NAME.sub("_", name)
             schema, owner = _schema(found)
-            raw = {"name": shown, "description": found[0].tool.description, "parameters": schema}
+            raw = {"name": as_shown, "description": found[0].tool.description, "parameters": schema}
             text = json.dumps(raw, sort_keys=True)
             before = self._made.get(name)
             # A tool that has not changed stays the same object, by which the framework recognizes it.
             made[name] = before if before is not None and before[0] == text else (text, self._make(name, raw, owner))
+            if as_shown not in taken and not as_shown.startswith(_FRAMEWORK):
+                taken.add(as_shown)
+                shown.append(made[name][1])
         self._made = made
-        return [tool for _, tool in made.values()]
+        return shown
+
+    def _attach_activity(self, *, activity: Any, session: AgentSession[Any]) -> None:
+        """The framework calls this before ``setup``, for each agent that begins to use the toolset."""
+        super()._attach_activity(activity=activity, session=session)
+        # Not the activity of one agent: the framework would cancel the calls at a handoff.
+        self._executor.set_owning_activity(None)
+        self._session = session
+        if session not in self._sessions:
+            self._sessions.append(session)
+            session.once("close", lambda _: self._leave(session))
 
     async def setup(self) -> RoomToolset:
         if not self._stops:
@@ -95,11 +120,20 @@ class RoomToolset(llm.Toolset):
         return self
 
     async def aclose(self) -> None:
+        """Ends the calls, unless a session goes on: the framework calls this for each agent that ends."""
+        if self._sessions:
+            return
         for stop in self._stops:
             stop()
         self._stops = []
+        await super().aclose()
         for task in list(self._tasks):
-            task.cancel()
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    def _leave(self, session: AgentSession[Any]) -> None:
+        self._sessions.remove(session)
+        self._start(self.aclose())
 
     def _find_session(self) -> AgentSession[Any] | None:
         if self._session is None:
@@ -111,17 +145,16 @@ class RoomToolset(llm.Toolset):
         return self._session
 
     def _taken(self) -> set[str]:
-        """The names of the other tools of the agent."""
+        """The names of the agent's other tools. Of several toolsets of rooms, the first keeps a name."""
         session = self._find_session()
         if session is None:
             return set()
-        others: list[Any] = list(session.tools)
-        try:
-            others += session.current_agent.tools
-        except RuntimeError:
-            pass  # the session has not begun
-        tools = llm.ToolContext([it for it in others if not isinstance(it, RoomToolset)])
-        return set(tools.function_tools)
+        agent = _current_agent(session)
+        flat = list(_flat([*session.tools, *(() if agent is None else agent.tools)]))
+        before = flat[: flat.index(self)] if self in flat else flat
+        others = [it for it in flat if not isinstance(it, RoomToolset)]
+        rooms = [tool for it in before if isinstance(it, RoomToolset) for tool in it.tools]
+        return {*llm.ToolContext(others).function_tools, *llm.ToolContext(rooms).function_tools}
 
     def _make(self, name: str, raw: JsonObject, owner: str | None) -> _RawTool:
         async def run(ctx: RunContext[Any], raw_arguments: dict[str, object]) -> str:
@@ -133,12 +166,25 @@ class RoomToolset(llm.Toolset):
 
     async def _call(self, ctx: RunContext[Any], name: str, arguments: dict[str, object], to: object) -> str:
         self._session = ctx.session
+        agent = ctx.session.current_agent
         speech = ctx.speech_handle
         turn = self._turn(speech)
 
+        has_reported = False
+
         def report(progress: Progress) -> None:
+            nonlocal has_reported
             if progress.message:
+                has_reported = True
                 self._start(ctx.update(progress.message))
+
+        def ended(call: asyncio.Future[JsonObject]) -> None:
+            # The framework tells only the agent that runs, such as an ``AgentTask`` for which the agent that called waits.
+            if has_reported and not call.cancelled() and agent is not _current_agent(ctx.session) and _is_running(agent):
+                error = call.exception()
+                if error is None or isinstance(error, CallError):
+                    items = _late_items(ctx.function_call.call_id, name, None if error else call.result(), error)
+                    self._start(_insert(agent, items))
 
         call = asyncio.ensure_future(
             turn.call(
@@ -148,6 +194,7 @@ class RoomToolset(llm.Toolset):
                 on_progress=report if self._report_progress else None,
             )
         )
+        call.add_done_callback(ended)
         try:
             if speech.allow_interruptions:
                 await speech.wait_if_not_interrupted([call])
@@ -155,6 +202,7 @@ class RoomToolset(llm.Toolset):
                     turn.barge_in()
             return json.dumps(await call, ensure_ascii=False)
         except Detached:
+            self._promised.add(agent)
             return "The tool goes on, and its result comes later."
         except Ambiguous as error:
             raise ToolFailed(error, self._choose_owner(name, error)) from error
@@ -185,24 +233,22 @@ class RoomToolset(llm.Toolset):
         the chat, also those of other tools than the room's.
         """
         session = self._find_session()
-        if session is None:
+        agent = None if session is None else _current_agent(session)
+        if session is None or agent is None:
             return
-        try:
-            agent = session.current_agent
-        except RuntimeError:
-            return  # the session has not begun, or is over
         if isinstance(agent.llm if is_given(agent.llm) else session.llm, llm.RealtimeModel):
             await agent.update_tools(list(agent.tools))
 
     async def _insert_late(self) -> None:
-        session, late = self._find_session(), self._assistant.late_results()
-        if session is None or not late:
+        """Inserts late results into the chat of the agent that runs, and of those that wait for it and were promised one."""
+        session = self._find_session()
+        current = None if session is None else _current_agent(session)
+        late = [] if current is None else self._assistant.late_results()
+        if current is None or not late:
             return
-        agent = session.current_agent
-        chat = agent.chat_ctx.copy()
-        for result in late:
-            chat.insert(_late_items(result))
-        await agent.update_chat_ctx(chat, exclude_invalid_function_calls=False)
+        items = [item for it in late for item in _late_items(it.call, it.tool, it.value, it.error)]
+        for agent in {current, *filter(_is_running, self._promised)}:
+            await _insert(agent, items)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -213,6 +259,30 @@ class RoomToolset(llm.Toolset):
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("the tools of the room cannot be passed on", exc_info=task.exception())
+
+
+def _flat(tools: Sequence[llm.Tool | llm.Toolset]) -> Iterator[llm.Tool | RoomToolset]:
+    """The tools, and those of toolsets within toolsets. The toolsets of rooms stay what they are."""
+    for tool in tools:
+        if isinstance(tool, RoomToolset) or not isinstance(tool, llm.Toolset):
+            yield tool
+        else:
+            yield from _flat(tool.tools)
+
+
+def _current_agent(session: AgentSession[Any]) -> Agent | None:
+    try:
+        return session.current_agent
+    except RuntimeError:
+        return None  # the session has not begun, or is over
+
+
+def _is_running(agent: Agent) -> bool:
+    """Whether an agent runs, or waits for an ``AgentTask``."""
+    try:
+        return agent.session is not None
+    except RuntimeError:
+        return False
 
 
 def _schema(offers: list[Any]) -> tuple[JsonObject, str | None]:
@@ -231,12 +301,16 @@ def _schema(offers: list[Any]) -> tuple[JsonObject, str | None]:
     return schema, owner
 
 
-def _late_items(late: Late) -> list[llm.ChatItem]:
-    call_id = f"{late.call}_late"
-    name = _NAME.sub("_", late.tool)
-    failed = late.error is not None
-    output = str(ToolFailed(late.error)) if late.error is not None else json.dumps(late.value, ensure_ascii=False)
+async def _insert(agent: Agent, items: list[llm.ChatItem]) -> None:
+    chat = agent.chat_ctx.copy()
+    chat.insert(items)
+    await agent.update_chat_ctx(chat, exclude_invalid_function_calls=False)
+
+
+def _late_items(call: str, tool: str, value: Any, error: CallError | None) -> list[llm.ChatItem]:
+    call_id, name = f"{call}_late", _NAME.sub("_", tool)
+    output = str(ToolFailed(error)) if error is not None else json.dumps(value, ensure_ascii=False)
     return [
         llm.FunctionCall(call_id=call_id, name=name, arguments="{}"),
-        llm.FunctionCallOutput(call_id=call_id, name=name, output=output, is_error=failed),
+        llm.FunctionCallOutput(call_id=call_id, name=name, output=output, is_error=error is not None),
     ]
