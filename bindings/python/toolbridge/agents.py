@@ -15,8 +15,10 @@ from livekit.agents.llm.async_toolset import AsyncToolset
 from livekit.agents.utils import is_given, shortuuid
 from livekit.agents.voice import SpeechHandle
 
-from ._assistant import Assistant, Progress, Turn
+from ._assistant import Assistant, OfferedTool, Progress, Turn
 from ._json import JsonObject
+from ._model_schema import for_models, merge
+from ._tool import MAX_TOOL_NAME
 from ._vocabulary import Ambiguous, CallError, Detached
 
 logger = logging.getLogger("toolbridge")
@@ -42,7 +44,9 @@ class ToolFailed(llm.ToolError):
 class RoomToolset(AsyncToolset):
     """The tools that can be called in the room, as they are now: made by ``Assistant.toolset``.
 
-    - If several clients offer a tool, it has a further argument with their identities.
+    - If several clients offer a tool, it has a further argument with their identities. If they describe it differently, it has the
+      arguments of all, of which those are required that all require, and its description says which owner takes which.
+    - What the API of some model refuses in a schema is loosened. The client that runs a tool checks its arguments.
     - A tool whose name another tool of the agent has is left out. Characters that models do not accept in names become ``_``.
     - If the user interrupts the speech in which a tool was called, that is a barge-in. The result of a tool that goes on is
       inserted into the chat when it arrives.
@@ -62,7 +66,7 @@ class RoomToolset(AsyncToolset):
         self._assistant = assistant
         self._session = session
         self._report_progress = report_progress
-        self._made: dict[str, tuple[str, _RawTool]] = {}
+        self._made: dict[str, tuple[object, _RawTool | None]] = {}
         self._is_listing = False
         self._turns: weakref.WeakKeyDictionary[SpeechHandle, Turn] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,23 +85,22 @@ class RoomToolset(AsyncToolset):
             taken = self._taken()
         finally:
             self._is_listing = False
-        offers: dict[str, list[Any]] = {}
+        offers: dict[str, list[OfferedTool]] = {}
         for offer in self._assistant.tools():
             offers.setdefault(offer.tool.name, []).append(offer)
-        made: dict[str, tuple[str, _RawTool]] = {}
+        is_realtime = self._is_realtime()
+        made: dict[str, tuple[object, _RawTool | None]] = {}
         shown: list[llm.Tool | llm.Toolset] = []
         # First those whose names need no change: `pay.bill` must not take that of `pay_bill`.
-        for name, found in sorted(offers.items(), key=lambda offer: _NAME.search(offer[0]) is not None):
-            as_shown = _NAME.sub("_", name)
-            schema, owner = _schema(found)
-            raw = {"name": as_shown, "description": found[0].tool.description, "parameters": schema}
-            text = json.dumps(raw, sort_keys=True)
+        for name, found in sorted(offers.items(), key=lambda offer: _shown(offer[0]) != offer[0]):
+            key = (found, is_realtime)
             before = self._made.get(name)
             # A tool that has not changed stays the same object, by which the framework recognizes it.
-            made[name] = before if before is not None and before[0] == text else (text, self._make(name, raw, owner))
-            if as_shown not in taken and not as_shown.startswith(_FRAMEWORK):
-                taken.add(as_shown)
-                shown.append(made[name][1])
+            made[name] = before if before is not None and before[0] == key else (key, self._make(name, found, is_realtime))
+            tool = made[name][1]
+            if tool is not None and _shown(name) not in taken and not _shown(name).startswith(_FRAMEWORK):
+                taken.add(_shown(name))
+                shown.append(tool)
         self._made = made
         return shown
 
@@ -156,13 +159,30 @@ class RoomToolset(AsyncToolset):
         rooms = [tool for it in before if isinstance(it, RoomToolset) for tool in it.tools]
         return {*llm.ToolContext(others).function_tools, *llm.ToolContext(rooms).function_tools}
 
-    def _make(self, name: str, raw: JsonObject, owner: str | None) -> _RawTool:
+    def _make(self, name: str, offers: list[OfferedTool], is_realtime: bool) -> _RawTool | None:
+        try:
+            description, schema, owner = _describe(offers)
+        except Exception:
+            logger.warning('the tool "%s" is left out: its schema cannot be read', name, exc_info=True)
+            return None
+        raw: JsonObject = {"name": _shown(name), "description": description, "parameters": schema}
+        if not is_realtime:
+            # OpenAI's Responses API takes each schema for a strict one unless it says that it is not. Its realtime API knows no such field.
+            raw["strict"] = False
+
         async def run(ctx: RunContext[Any], raw_arguments: dict[str, object]) -> str:
             arguments = dict(raw_arguments)
             to = arguments.pop(owner, None) if owner is not None else None
             return await self._call(ctx, name, arguments, to)
 
         return llm.function_tool(run, raw_schema=raw, flags=llm.ToolFlag.CANCELLABLE)
+
+    def _is_realtime(self) -> bool:
+        session = self._find_session()
+        agent = None if session is None else _current_agent(session)
+        if session is None or agent is None:
+            return False
+        return isinstance(agent.llm if is_given(agent.llm) else session.llm, llm.RealtimeModel)
 
     async def _call(self, ctx: RunContext[Any], name: str, arguments: dict[str, object], to: object) -> str:
         self._session = ctx.session
@@ -213,7 +233,7 @@ class RoomToolset(AsyncToolset):
 
     def _choose_owner(self, name: str, error: Ambiguous) -> str:
         """Says which clients offer a tool, by the argument that the model has."""
-        _, owner = _schema([offer for offer in self._assistant.tools() if offer.tool.name == name])
+        _, _, owner = _describe([offer for offer in self._assistant.tools() if offer.tool.name == name])
         owners = ", ".join(json.dumps(it, ensure_ascii=False) for it in error.owners)
         what = "call it again" if owner is None else f"name one of them in the argument `{owner}`"
         return f"several clients offer it: {owners}; {what}. Nothing ran."
@@ -234,9 +254,7 @@ class RoomToolset(AsyncToolset):
         """
         session = self._find_session()
         agent = None if session is None else _current_agent(session)
-        if session is None or agent is None:
-            return
-        if isinstance(agent.llm if is_given(agent.llm) else session.llm, llm.RealtimeModel):
+        if agent is not None and self._is_realtime():
             await agent.update_tools(list(agent.tools))
 
     async def _insert_late(self) -> None:
@@ -285,20 +303,43 @@ def _is_running(agent: Agent) -> bool:
         return False
 
 
-def _schema(offers: list[Any]) -> tuple[JsonObject, str | None]:
-    """The parameters of a tool, and the one that names its owner if there are several."""
-    schema = dict(offers[0].tool.parameters) if offers else {}
-    schema.setdefault("properties", {})
-    if len(offers) < 2:
-        return schema, None
+def _shown(name: str) -> str:
+    """The name of a tool for a model. Gemini wants a letter or ``_`` first."""
+    shown = _NAME.sub("_", name)
+    return shown if shown[:1].isalpha() or shown.startswith("_") else f"_{shown}"[:MAX_TOOL_NAME]
+
+
+def _describe(offers: list[OfferedTool]) -> tuple[str, JsonObject, str | None]:
+    """The description and parameters of a tool, and the parameter that names its owner if there are several.
+
+    If the owners describe it differently, the parameters are those of all: one that not all need is not required, and the
+    description says what each owner does and takes.
+    """
+    schemas = [for_models(offer.tool.parameters) for offer in offers]
+    if not offers:
+        return "", {"type": "object", "properties": {}}, None
+    description, schema = offers[0].tool.description, schemas[0]
+    if len(offers) == 1:
+        return description, schema, None
+    if any(it != schema for it in schemas) or any(it.tool.description != description for it in offers):
+        lines = [f"- {json.dumps(it.owner, ensure_ascii=False)}: {_in_words(it.tool.description, of)}" for it, of in zip(offers, schemas)]
+        description, schema = "\n".join(["What it does depends on its owner:", *sorted(lines)]), merge(schemas)
     owner = "owner"
     while owner in schema["properties"]:
         owner += "_"
-    identities = sorted(offer.owner for offer in offers)
-    about = {"type": "string", "enum": identities, "description": "The participant that runs the tool"}
-    schema["properties"] = {**schema["properties"], owner: about}
-    schema["required"] = [*schema.get("required", ()), owner]
-    return schema, owner
+    about = {
+        "type": "string",
+        "enum": sorted(offer.owner for offer in offers),
+        "description": "The participant that runs the tool",
+    }
+    properties, required = {**schema["properties"], owner: about}, [*schema.get("required", ()), owner]
+    return description, {**schema, "properties": properties, "required": required}, owner
+
+
+def _in_words(description: str, schema: JsonObject) -> str:
+    required = schema.get("required", ())
+    names = [f"`{name}`" if name in required else f"`{name}` (optional)" for name in schema["properties"]]
+    return f"{description} Arguments: {', '.join(names) or 'none'}."
 
 
 async def _insert(agent: Agent, items: list[llm.ChatItem]) -> None:
@@ -308,7 +349,7 @@ async def _insert(agent: Agent, items: list[llm.ChatItem]) -> None:
 
 
 def _late_items(call: str, tool: str, value: Any, error: CallError | None) -> list[llm.ChatItem]:
-    call_id, name = f"{call}_late", _NAME.sub("_", tool)
+    call_id, name = f"{call}_late", _shown(tool)
     output = str(ToolFailed(error)) if error is not None else json.dumps(value, ensure_ascii=False)
     return [
         llm.FunctionCall(call_id=call_id, name=name, arguments="{}"),
