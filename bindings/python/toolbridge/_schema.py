@@ -1,8 +1,15 @@
-"""JSON Schemas of functions, from their type hints, and the check of arguments."""
+"""JSON Schemas of functions, from their type hints, and the check of arguments.
+
+If pydantic 2 is installed, it reads all hints. Otherwise a reader of our own knows the basic ones. Of these, both make the same
+schema, accept the same arguments, and refuse them with the same text.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import json
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -10,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from ._errors import Invalid
 from ._json import JsonObject
 from ._record import Record
+from ._tool import without_partials
 
 
 class Parameters(Record):
@@ -27,12 +35,14 @@ def read_parameters(
 ) -> Parameters:
     """Reads the parameters of a function, with what is said about them. Raises ``TypeError``, which names the tool and the parameter."""
     try:
-        hints = get_type_hints(run, include_extras=True)
+        hints = get_type_hints(_with_hints(run), include_extras=True)
     except Exception as error:
         raise TypeError(f'tool "{tool}": its type hints cannot be read: {error}') from error
     context: str | None = None
     found: dict[str, tuple[Any, Any]] = {}
     for name, parameter in inspect.signature(run).parameters.items():
+        if isinstance(run, functools.partial) and name in run.keywords:
+            continue  # it has its value
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f'tool "{tool}": the parameter "{name}" cannot be passed by its name')
         if _is_context(hints.get(name), context_type):
@@ -41,20 +51,31 @@ def read_parameters(
             raise TypeError(f'tool "{tool}": the parameter "{name}" has no type hint; add one, or pass `schema`')
         else:
             found[name] = (hints[name], parameter.default)
+    schema, check = (_by_pydantic if _has_pydantic() else _by_hand)(tool, found)
+    _explain(schema, about)
+    return Parameters(schema, check, context)
+
+
+def _with_hints(run: Callable[..., object]) -> Callable[..., object]:
+    """What has the type hints of a partial, or of an object with ``__call__``."""
+    run = without_partials(run)
+    return run if inspect.isroutine(run) or inspect.isclass(run) else type(run).__call__
+
+
+def _by_hand(tool: str, hints: dict[str, tuple[Any, Any]]) -> tuple[JsonObject, Callable[[JsonObject], JsonObject]]:
+    """Reads the basic hints."""
     try:
-        fields = {name: _Field.read(hint, default) for name, (hint, default) in found.items()}
+        fields = {name: _Field.read(hint, default) for name, (hint, default) in hints.items()}
     except _NotBasic as error:
-        parameters = _by_pydantic(tool, found, context, str(error))
-        _explain(parameters.schema, about)
-        return parameters
+        raise TypeError(f'tool "{tool}": the type {error} needs pydantic 2, which is not installed') from None
     schema: JsonObject = {"type": "object", "properties": {name: field.schema for name, field in fields.items()}}
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         schema["required"] = required
     schema["additionalProperties"] = False
-    _explain(schema, about)
 
     def check(arguments: JsonObject) -> JsonObject:
+        arguments = _with_integers(arguments)
         for name in arguments:
             if name not in fields:
                 raise Invalid(f"{name}: there is no such argument")
@@ -63,11 +84,13 @@ def read_parameters(
                 raise Invalid(f"{name}: it is missing")
         return {name: fields[name].check(value, name) for name, value in arguments.items()}
 
-    return Parameters(schema, check, context)
+    return schema, check
 
 
 def _is_context(hint: Any, context_type: type) -> bool:
     """Whether a parameter takes the context, also one that may be without it."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
         return set(get_args(hint)) == {context_type, type(None)}
     return hint is context_type
@@ -92,8 +115,6 @@ class _Field(Record):
 
     @classmethod
     def read(cls, hint: Any, default: Any) -> _Field:
-        if type(default).__module__.partition(".")[0] == "pydantic":
-            raise _NotBasic("of a default that is pydantic's")
         schema, check = _read(hint)
         if default is not inspect.Parameter.empty and _is_json(default):
             schema = {**schema, "default": default}
@@ -101,7 +122,10 @@ class _Field(Record):
 
 
 def _is_json(value: object) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -112,9 +136,8 @@ def _read(hint: Any) -> tuple[JsonObject, Callable[[Any, str], Any]]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         schema, check = _read(arguments[0])
-        if not all(isinstance(note, str) for note in arguments[1:]):
-            raise _NotBasic(str(hint))
-        return {**schema, "description": " ".join(arguments[1:])}, check
+        text = _text_of(arguments[1:])
+        return ({**schema, "description": text} if text else schema), check
     if hint is Any:
         return {}, lambda value, place: value
     if hint is None or hint is type(None):
@@ -125,7 +148,9 @@ def _read(hint: Any) -> tuple[JsonObject, Callable[[Any, str], Any]]:
         accepted = list(arguments)
         texts = ", ".join(map(repr, accepted))
         is_one = _typed(lambda value: any(value == it and type(value) is type(it) for it in accepted), f"one of {texts}")
-        return {"enum": accepted}, is_one
+        kinds = {type(it) for it in accepted}
+        of_type = {"type": _NAMES[kinds.pop()]} if len(kinds) == 1 and accepted != [None] else {}
+        return {**({"const": accepted[0]} if len(accepted) == 1 else {"enum": accepted}), **of_type}, is_one
     if origin in (Union, types.UnionType):
         return _union([_read(it) for it in arguments])
     if hint is list or origin is list:
@@ -155,10 +180,8 @@ def _scalar(hint: type) -> Callable[[Any, str], Any]:
             raise Invalid(f"{place}: it must be a number")
         if hint is float:
             return float(value)
-        if isinstance(value, float):
-            if not value.is_integer():
-                raise Invalid(f"{place}: it must be a whole number")
-            return int(value)
+        if isinstance(value, float):  # not an integer: those have no point any more
+            raise Invalid(f"{place}: it must be a whole number")
         return value
 
     return check
@@ -166,13 +189,17 @@ def _scalar(hint: type) -> Callable[[Any, str], Any]:
 
 def _union(parts: list[tuple[JsonObject, Callable[[Any, str], Any]]]) -> tuple[JsonObject, Callable[[Any, str], Any]]:
     def check(value: Any, place: str) -> Any:
+        accepted: list[Any] = []
         reasons: list[str] = []
         for _, accepts in parts:
             try:
-                return accepts(value, place)
+                accepted.append(accepts(value, place))
             except Invalid as error:
                 reasons.append(str(error))
-        raise Invalid(", or ".join(dict.fromkeys(reasons)))
+        if not accepted:
+            raise Invalid(", or ".join(dict.fromkeys(reasons)))
+        # The one that changes nothing: 1 stays an integer for `float | int`.
+        return next((it for it in accepted if type(it) is type(value)), accepted[0])
 
     return {"anyOf": [schema for schema, _ in parts]}, check
 
@@ -183,7 +210,7 @@ def _list(item: tuple[JsonObject, Callable[[Any, str], Any]] | None) -> tuple[Js
             raise Invalid(f"{place}: it must be a list")
         return value if item is None else [item[1](it, f"{place}[{at}]") for at, it in enumerate(value)]
 
-    return {"type": "array", **({} if item is None else {"items": item[0]})}, check
+    return {"type": "array", "items": {} if item is None else item[0]}, check
 
 
 def _dict(item: tuple[JsonObject, Callable[[Any, str], Any]] | None) -> tuple[JsonObject, Callable[[Any, str], Any]]:
@@ -192,54 +219,127 @@ def _dict(item: tuple[JsonObject, Callable[[Any, str], Any]] | None) -> tuple[Js
             raise Invalid(f"{place}: it must be an object")
         return value if item is None else {key: item[1](it, f"{place}.{key}") for key, it in value.items()}
 
-    return {"type": "object", **({} if item is None else {"additionalProperties": item[0]})}, check
+    return {"type": "object", "additionalProperties": (item[0] if item else {}) or True}, check
 
 
-def _by_pydantic(tool: str, hints: dict[str, tuple[Any, Any]], context: str | None, why: str) -> Parameters:
-    """Reads the parameters with pydantic 2, which knows more types."""
+def _text_of(notes: tuple[Any, ...]) -> str:
+    return " ".join(note for note in notes if isinstance(note, str))
+
+
+def _has_pydantic() -> bool:
     try:
         import pydantic
-        from pydantic.fields import FieldInfo
     except ImportError:
-        raise TypeError(f'tool "{tool}": the type {why} needs pydantic 2, which is not installed') from None
-    if not pydantic.VERSION.startswith("2."):
-        raise TypeError(f'tool "{tool}": the type {why} needs pydantic 2; {pydantic.VERSION} is installed')
+        return False
+    return pydantic.VERSION.startswith("2.")
+
+
+def _by_pydantic(tool: str, hints: dict[str, tuple[Any, Any]]) -> tuple[JsonObject, Callable[[JsonObject], JsonObject]]:
+    """Reads all hints that pydantic knows."""
+    import pydantic
+    from pydantic.fields import FieldInfo
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Schema(GenerateJsonSchema):
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
+
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False  # it would only repeat the name
+
     # Names that a model cannot have are aliases.
     fields, names = {}, {}
     for at, (name, (hint, default)) in enumerate(hints.items()):
         is_possible = not name.startswith(("_", "model_")) and not hasattr(pydantic.BaseModel, name)
         field = name if is_possible else f"parameter_{at}"
         names[field] = name
-        fields[field] = (hint, ... if default is inspect.Parameter.empty else default)
-    config = pydantic.ConfigDict(extra="forbid", alias_generator=names.__getitem__)
+        fields[field] = (_for_pydantic(hint), ... if default is inspect.Parameter.empty else default)
+    basic = {}
+    for name, (hint, default) in hints.items():
+        with contextlib.suppress(_NotBasic):
+            basic[name] = _Field.read(hint, default)
+    # Strict, but of the author's own models: these say themselves how strict they are.
+    config = pydantic.ConfigDict(extra="forbid", strict=True, alias_generator=names.__getitem__, arbitrary_types_allowed=False)
     # A default of pydantic's own is no value for the function.
     always = {name for name, (_, default) in hints.items() if isinstance(default, FieldInfo)}
     try:
         model: Any = pydantic.create_model(tool, __config__=config, **fields)  # type: ignore[call-overload]
-        schema = model.model_json_schema()
+        schema: JsonObject = model.model_json_schema(schema_generator=Schema)
     except Exception as error:
         raise TypeError(f'tool "{tool}": its type hints have no JSON Schema: {error}') from error
+    schema.pop("title", None)
+    for field in schema.get("properties", {}).values():
+        if "default" in field and not _is_json(field["default"]):
+            del field["default"]
 
     def check(arguments: JsonObject) -> JsonObject:
+        arguments = _with_integers(arguments)
         try:
-            checked = model.model_validate(arguments)
+            # As JSON, in which a strict date or enumeration is a text.
+            checked = model.model_validate_json(json.dumps(arguments))
         except pydantic.ValidationError as error:
-            raise Invalid(_describe(error.errors(include_url=False, include_context=False, include_input=False))) from None
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            raise Invalid(_describe(problems, arguments, basic)) from None
         given = checked.model_fields_set
         return {name: getattr(checked, field) for field, name in names.items() if field in given or name in always}
 
-    return Parameters(schema, check, context)
+    return schema, check
+
+
+def _for_pydantic(hint: Any) -> Any:
+    """A hint whose notes that are texts are descriptions for pydantic, also within it, and whose literal 1 is not ``True``."""
+    from pydantic import BeforeValidator, Field
+
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        text = _text_of(arguments[1:])
+        notes = [note for note in arguments[1:] if not isinstance(note, str)]
+        described = [Field(description=text)] if text else []
+        return Annotated[(_for_pydantic(arguments[0]), *described, *notes)] if described or notes else arguments[0]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(_for_pydantic(it) for it in arguments)]
+    if origin is Literal:
+
+        def check(value: Any) -> Any:
+            if isinstance(value, int) and not any(value == it and type(value) is type(it) for it in arguments):
+                raise ValueError(f"it must be one of {', '.join(map(repr, arguments))}")
+            return value
+
+        return Annotated[hint, BeforeValidator(check)]
+    if origin in (list, dict):
+        return types.GenericAlias(origin, tuple(_for_pydantic(it) for it in arguments))
+    return hint
+
+
+def _with_integers(value: Any) -> Any:
+    """A value in which 1.0 is 1: in JSON both are the same integer."""
+    if isinstance(value, dict):
+        return {key: _with_integers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**64 else value
 
 
 #: At most this many problems are described.
 _MAX_PROBLEMS = 8
 
 
-def _describe(problems: Any) -> str:
-    texts = []
-    for problem in problems[:_MAX_PROBLEMS]:
-        place = ".".join(str(part) for part in problem["loc"])
-        texts.append(f"{place}: {problem['msg']}" if place else str(problem["msg"]))
-    if len(problems) > _MAX_PROBLEMS:
-        texts.append(f"{len(problems) - _MAX_PROBLEMS} more")
-    return "; ".join(texts)
+def _describe(problems: Any, arguments: JsonObject, basic: Mapping[str, _Field]) -> str:
+    """Describes pydantic's problems, and those of basic hints as our own reader does."""
+    texts: list[str] = []
+    for problem in problems:
+        name, *rest = problem["loc"] or ("",)
+        place = f"{name}" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
+        text = f"{place}: {problem['msg']}" if place else str(problem["msg"])
+        if problem["type"] == "extra_forbidden" and not rest:
+            text = f"{name}: there is no such argument"
+        elif problem["type"] == "missing" and not rest:
+            text = f"{name}: it is missing"
+        elif name in basic:
+            try:
+                basic[name].check(arguments[name], name)
+            except Invalid as error:
+                text = str(error)
+        if text not in texts:
+            texts.append(text)
+    more = [f"{len(texts) - _MAX_PROBLEMS} more"] if len(texts) > _MAX_PROBLEMS else []
+    return "; ".join([*texts[:_MAX_PROBLEMS], *more])

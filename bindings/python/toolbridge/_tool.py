@@ -100,7 +100,7 @@ class Tool:
 
     @property
     def _name(self) -> str:
-        return str(self._options.get("name") or getattr(self._run, "__name__", ""))
+        return str(self._options.get("name") or _own_name(self._run))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
@@ -189,7 +189,7 @@ def name_tools(tools: Tools) -> dict[str, NamedTool]:
 
 def _name_tool(made: Tool) -> NamedTool:
     run, options = made._run, dict(made._options)
-    name = options.pop("name", None) or getattr(run, "__name__", "")
+    name = options.pop("name", None) or _own_name(run)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise ValueError(f'tool "{name}": a name has 1 to {MAX_TOOL_NAME} of the characters A–Z a–z 0–9 _ . -')
     if name.startswith(_RESERVED):
@@ -234,9 +234,23 @@ def _name_tool(made: Tool) -> NamedTool:
     return NamedTool(core, is_async, grace, timeout, check, call)
 
 
+def without_partials(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a ``functools.partial`` calls: it has the name, the docstring and the type hints."""
+    while isinstance(run, functools.partial):
+        run = run.func
+    return run
+
+
+def _own_name(run: Callable[..., Any]) -> Any:
+    return getattr(without_partials(run), "__name__", "")
+
+
 def _about(run: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """What the docstring of a function says of it, and of its parameters."""
+    run = without_partials(run)
     doc = inspect.getdoc(run) or ""
+    if not doc and not inspect.isroutine(run):
+        doc = inspect.getdoc(type(run).__call__) or ""
     if "\n" not in doc:
         return doc, {}
     from ._docstring import read_docstring  # only now: few docstrings have several lines
