@@ -433,11 +433,11 @@ async def test_async_functions_that_nobody_would_await_are_refused() -> None:
 
     async with Ends([echo]) as ends:
         with pytest.raises(TypeError, match="`on_progress` must be a plain function, not an `async` one"):
-            await ends.bot.call("echo", on_progress=later)
+            await ends.bot.call("echo", on_progress=later)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match='the listener of "bound" must be a plain function'):
-            ends.app.on("bound", later)
+            ends.app.on("bound", later)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match='the listener of "bound" must be a plain function'):
-            ends.app.on("bound")(later)
+            ends.app.on("bound")(later)  # type: ignore[arg-type]
 
 
 @in_loop

@@ -18,7 +18,7 @@ NAMES: frozenset[str] = frozenset(get_args(EventName))
 _OF_THE_CORE: tuple[str, ...] = get_args(CoreEvent)
 
 Event = Mapping[str, Any]
-Listener = Callable[[Event], object]
+Listener = Callable[[Event], None]
 
 #: What is logged if nobody listens: what keeps tools from working at all.
 _LOUD = {"unaccepted", "not_admitted", "not_allowed", "ambiguous_assistant", "left_out", "warning", "error"}
@@ -56,8 +56,8 @@ class Emitter:
         listeners = self._listeners.setdefault(name, [])
 
         # Its own function, so that a listener that is added twice is called and removed twice.
-        def own(event: Event) -> object:
-            return listener(event)
+        def own(event: Event) -> None:
+            listener(event)
 
         listeners.append(own)
         if len(listeners) == 1 and name in _OF_THE_CORE:

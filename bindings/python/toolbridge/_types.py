@@ -31,7 +31,7 @@ Rule = Callable[[Participant], bool]
 Chooser = Callable[[list[str], Union[str, None]], Union[str, None]]
 Choose = Union[Choice, Chooser]
 
-OnProgress = Callable[[Progress], object]
+OnProgress = Callable[[Progress], None]
 
 
 class PortEvents(Protocol):

@@ -300,3 +300,21 @@ async def test_first_of_two_rooms_keeps_a_name() -> None:
         await agent.update_tools(list(agent.tools))
         assert len(agent.tools) == 2
         await session.aclose()
+
+
+@in_loop
+async def test_tools_of_a_client_that_reconnects_stay_and_its_calls_wait() -> None:
+    async with Ends([echo]) as ends:
+        session = new_session()
+        await session.start(Agent(instructions="x", tools=[ends.bot.toolset()]))
+        ends.phone.lose()
+        gone = asyncio.Event()
+        ends.agent.on("participant_disconnected", lambda _: gone.set())
+        ends.phone._gone()
+        await gone.wait()
+        called = asyncio.create_task(outputs(session, ("echo", {"text": "a"})))
+        await until(lambda: session.llm.names == ["echo"])
+        ends.phone._gone = lambda: None  # it was announced already
+        ends.phone.restore(rejoins=True)
+        assert await called == ['{"value": "a"}']
+        await session.aclose()
