@@ -395,7 +395,7 @@ impl Incoming {
                 }
                 _ if !is_same => refuse_304(core, &inbound, "another request has used this id"),
                 // The cache entries of the instance that sent the request are gone.
-                _ if !is_present => refuse_304(core, &inbound, "another instance or form has used this id"),
+                _ if !is_present => refuse_304(core, &inbound, "another instance sent this request"),
                 state => {
                     core.cx.count(Counter::Duplicate);
                     match state {
