@@ -17,6 +17,7 @@ import pytest
 from livekit.rtc._proto import room_pb2
 from memory import Ends, FakeReader, FakeRoom, Memory, in_loop, next_event
 from toolbridge import Ambiguous, Assistant, CallError, Client, Closed, Lost, NotAllowed, NotReady, ToolContext, _inbox, _session_runner, tool
+from toolbridge._sender import Sender
 
 
 @tool(name="echo", schema={"type": "object"}, description="Returns its arguments")
@@ -640,3 +641,21 @@ async def test_closed_participants_are_collected() -> None:
     await asyncio.sleep(0.2)  # timers of the loop that were cancelled may keep it until they are due
     gc.collect()
     assert gone() is None
+
+
+@in_loop
+async def test_packet_of_an_earlier_join_is_not_published() -> None:
+    published: list[bytes] = []
+
+    async def publish(data: bytes, *_: object) -> None:
+        published.append(data)
+
+    port: Any = SimpleNamespace(state="connected", may_publish=True, publish=publish)
+    loop = asyncio.get_running_loop()
+    sender = Sender(port, loop, is_wanted=lambda _: True, sent=lambda _: None, failed=lambda *_: None)
+    packet = {"packet": 1, "lane": "reliable", "topic": "toolbridge", "to": []}
+    sender.send(packet, b"old")
+    sender.interrupt()
+    sender.send(packet, b"new")
+    await sender.flushed()
+    assert published == [b"new"]

@@ -30,7 +30,8 @@ class Sender:
         #: Called for a packet that was sent, and for one that was not.
         self._sent = sent
         self._failed = failed
-        # Grows when all packets are given up. The end of one that the SDK still sends then is ignored.
+        # Grows when all packets are given up. Those that wait are not published, and the end of one that the SDK still sends is
+        # ignored.
         self._generation = 0
         self._lanes: dict[str, deque[tuple[dict[str, Any], bytes]]] = {}
         self._idle: list[asyncio.Future[None]] = []
@@ -67,7 +68,7 @@ class Sender:
             await idle
 
     async def _run(self, name: str, lane: deque[tuple[dict[str, Any], bytes]], generation: int) -> None:
-        while lane:
+        while lane and generation == self._generation:
             packet, data = lane.popleft()
             failure = await self._publish(packet, data, generation)
             if generation != self._generation:
@@ -76,10 +77,9 @@ class Sender:
                 self._sent(packet["packet"])
             else:
                 self._failed(packet["packet"], failure)
-            if generation != self._generation:
-                return
-        del self._lanes[name]
-        self._wake()
+        if generation == self._generation:
+            del self._lanes[name]
+            self._wake()
 
     async def _publish(self, packet: dict[str, Any], data: bytes, generation: int) -> dict[str, Any] | None:
         """Returns why the packet was not sent."""
