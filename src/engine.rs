@@ -29,9 +29,9 @@ pub struct Engine {
     outbox: Option<Outbox<()>>,
     /// How many reliable packets were queued.
     pushed: u64,
-    /// What the session knows of the queue: its bytes, and how many reliable packets were queued.
+    /// The last report to the session: the bytes in the queue, and how many reliable packets had been queued.
     reported: (usize, u64),
-    /// What follows from inputs of the places.
+    /// The outputs that the places have caused.
     ready: VecDeque<Output>,
     now: Instant,
     is_leaving: bool,

@@ -15,7 +15,7 @@ use crate::{
 /// nothing ran. A short limit is given up at three quarters.
 const WAIT_MARGIN: Duration = Duration::from_millis(500);
 
-/// What follows from an input.
+/// An instruction of the places to the engine.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// Run the function.

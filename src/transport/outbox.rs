@@ -51,15 +51,15 @@ const LOSSY: usize = Priority::Lossy as usize;
 pub(crate) struct Sending<T> {
     pub(crate) id: u64,
     pub(crate) is_large: bool,
-    /// Whether it is not wanted any more.
+    /// Whether its sender does not want it any more.
     #[cfg_attr(not(feature = "runtime"), expect(dead_code, reason = "only the send queue looks at it"))]
     pub(crate) is_cancelled: bool,
-    /// What the owner keeps with it.
+    /// The data that the owner of the queue stores with the packet.
     #[cfg_attr(not(feature = "runtime"), expect(dead_code, reason = "only the send queue keeps anything"))]
     pub(crate) tag: T,
 }
 
-/// The packets that are queued or being sent, each with what its owner keeps with it.
+/// The packets that are queued or being sent, each with a tag of the queue's owner.
 #[derive(Debug)]
 pub(crate) struct Outbox<T> {
     /// Indexed by [`Priority`].
@@ -139,7 +139,7 @@ impl<T> Outbox<T> {
         self.sending[priority as usize].take()
     }
 
-    /// Keeps the queued packets for which this is true, of a packet, whether it is large, and what is kept with it.
+    /// Keeps the queued packets that `is_kept` accepts. It gets the packet, whether the packet is large, and its tag.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(&Packet, bool, &T) -> bool) {
         let max = self.max_packet;
         for queue in &mut self.queued {
@@ -188,7 +188,7 @@ impl<T> Outbox<T> {
     }
 }
 
-/// What only the engine needs.
+/// Methods that only the engine needs.
 #[cfg(feature = "vocabulary")]
 impl<T> Outbox<T> {
     /// The priority of a packet that is being sent.
@@ -211,7 +211,7 @@ impl<T> Outbox<T> {
     }
 }
 
-/// What only a queue needs that others fill and watch.
+/// Methods that only the send queue needs, because a transport and an owner watch it.
 #[cfg(feature = "runtime")]
 impl<T> Outbox<T> {
     /// The packet of this priority that is being sent.

@@ -182,11 +182,11 @@ impl Drop for Ticket {
     }
 }
 
-/// What is kept with a packet.
+/// The data that the send queue stores with each packet.
 #[derive(Default)]
 struct Tag {
     reply: Option<Reply>,
-    /// Who is told what becomes of it, once it is being sent.
+    /// The observers that get the result of the packet. Set when the transport takes it.
     observed: Vec<Observed>,
 }
 

@@ -89,12 +89,15 @@ class Inbox:
                 self._early.append((sender, is_reliable, topic, data))
                 self._early_bytes += len(data)
             return
-        self._view.flush()
-        # Not all changes are events of the SDK.
-        if not self._view.is_reconnecting:
-            self._view.report(sender)
+        self._notice(sender)
         lane = "reliable" if is_reliable else "lossy"
         self._runner.feed({"type": "packet", "lane": lane, "topic": topic, "from": self._port.peer(sender)}, {}, data)
+
+    def _notice(self, sender: str) -> None:
+        """Reports what is new of the sender: not all changes are events of the SDK."""
+        self._view.flush()
+        if not self._view.is_reconnecting:
+            self._view.report(sender)
 
     def _stream(self, stream: ReceivedStream) -> None:
         """Reads a stream, if the core wants it: its limits are the core's."""
@@ -107,9 +110,7 @@ class Inbox:
                 stream.close()
                 self._count("dropped_streams")
             return
-        self._view.flush()
-        if not self._view.is_reconnecting:
-            self._view.report(stream.sender)
+        self._notice(stream.sender)
         named = {"from": self._port.peer(stream.sender), "id": stream.id}
         header = {"topic": stream.topic, "attributes": stream.attributes, **present(length=stream.length)}
         if not self._is_wanted({"type": "stream_header", **named, **header}):
