@@ -53,8 +53,8 @@ use crate::{
     clock::Instant,
     protocol::frame::{Kind, Meta},
     tool::{
-        CallError, CallId, JobKey, Offer, Outcome, Progress, RegisterError, ReportError, StopReason, Tool,
-        ToolName,
+        CallError, CallId, JobKey, Offer, Outcome, Progress, Reach, RegisterError, ReportError, StopReason,
+        Tool, ToolName,
     },
     transport::{
         CloseReason, Identity, Incoming, Participant, Peer, Role, TOPIC, TransportEvent, Unreadable,
@@ -549,16 +549,15 @@ impl Session {
         let Some(remote) = self.core.peers.get(id).filter(|remote| remote.is_here()) else {
             return Readiness::NotYet(why_not());
         };
-        if remote.is_observer() {
-            return Readiness::Never(why_not());
+        match remote.reach(&self.core.cx) {
+            _ if remote.is_observer() => Readiness::Never(why_not()),
+            Some(Reach::Plain) if !remote.is_registered() && !remote.is_configured() => Readiness::Silent,
+            Some(_) if remote.is_registered() || remote.is_plain() => {
+                Readiness::Ready(remote.tools().to_vec())
+            }
+            _ if not_bound(&self.core, Some(id)).is_empty() => Readiness::NotYet(why_not()),
+            _ => Readiness::NotBound,
         }
-        if remote.reach(&self.core.cx).is_some() && (remote.is_registered() || remote.is_plain()) {
-            return Readiness::Ready(remote.tools().to_vec());
-        }
-        if not_bound(&self.core, Some(id)).is_empty() {
-            return Readiness::NotYet(why_not());
-        }
-        Readiness::NotBound
     }
 
     /// Returns the error of a call of a tool that no participant offers now.

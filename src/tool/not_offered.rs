@@ -259,6 +259,16 @@ pub(crate) fn list(names: &[Identity], more: usize) -> String {
     }
 }
 
+/// Says that a client is bound to another assistant, or to none, and what to do.
+#[cfg(any(feature = "runtime", feature = "vocabulary"))]
+pub(crate) fn not_bound(client: &Identity) -> String {
+    format!(
+        "{} is bound to another assistant, or to none because there are several; close the others, or name this assistant \
+         in the client's option `assistant`",
+        shown(client.as_str())
+    )
+}
+
 /// Returns a foreign name, shortened for a message and without control characters.
 pub(crate) fn shown(name: &str) -> String {
     let mut text: String = name.chars().take(NAME_SHOWN).flat_map(char::escape_debug).collect();

@@ -8,7 +8,7 @@ use crate::{
     LateResult as CoreLateResult, Progress as CoreProgress, Role as CoreRole, Stats, ToolResult, Value,
     escape::plain,
     session::{CallState, Job, Question, Readiness as CoreReadiness, Selection, SendFailure, Unaccepted},
-    tool::model_text,
+    tool::{model_text, not_offered::not_bound},
     tools::{
         Execution as CoreExecution, NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError,
         StopReason as CoreStopReason,
@@ -699,11 +699,12 @@ impl LateResult {
     }
 }
 
-pub fn readiness(readiness: CoreReadiness) -> Reply {
+pub fn readiness(of: &Identity, readiness: CoreReadiness) -> Reply {
     let (readiness, tools, message) = match readiness {
         CoreReadiness::Ready(tools) => (Readiness::Ready, Some(tools.iter().map(Tool::from).collect()), None),
+        CoreReadiness::Silent => (Readiness::Silent, None, None),
         CoreReadiness::NotYet(why) => (Readiness::NotYet, None, Some(not_offered(why))),
-        CoreReadiness::NotBound => (Readiness::NotBound, None, None),
+        CoreReadiness::NotBound => (Readiness::NotBound, None, Some(not_bound(of))),
         CoreReadiness::Never(why) => (Readiness::Never, None, Some(not_offered(why))),
     };
     Reply::Readiness { readiness, tools, message }

@@ -234,6 +234,8 @@ names! {
     Readiness {
         /// Its tools are known.
         Ready = "ready",
+        /// It has answered nothing, and may be one without toolbridge, whose tools are unknown.
+        Silent = "silent",
         /// They are not known yet.
         NotYet = "not_yet",
         /// It is bound to another assistant, or to none because there are several.

@@ -375,7 +375,7 @@ fn tools_own_limit_ends_each_run_whoever_allowed_it() {
             if may_ask && options.consent.is_some() {
                 answer(&mut world, owner, true);
             }
-            assert_eq!(world.ends[owner].jobs[0].limit, 2 * SECOND, "{owner} {options:?}");
+            assert_eq!(world.ends[owner].jobs[0].limit, 20 * SECOND, "{owner} {options:?}");
             world.run(2 * SECOND + 500 * MS);
             let settled = world.settled("a", key);
             assert!(

@@ -211,7 +211,10 @@ impl Session {
                 let record = core.record(&to_core::call_id(&call)?);
                 Reply::Record { record: record.map(|it| Record::from_core(it, clock)) }
             }
-            Query::Readiness { identity } => from_core::readiness(core.readiness(&Identity::from(identity))),
+            Query::Readiness { identity } => {
+                let of = Identity::from(identity);
+                from_core::readiness(&of, core.readiness(&of))
+            }
             Query::WhyNotOffered { tool } => {
                 Reply::WhyNotOffered { error: CallError::from(&core.why_not_offered(&tool)) }
             }

@@ -324,6 +324,21 @@ test('ready names why a client is not ready', async (t) => {
   await assert.rejects(bot.ready('nobody', { signal: AbortSignal.abort(new Error('no')) }), /no/);
 });
 
+test('ready of a participant that answers nothing has no tools when the time is over, and waits for one that is slow', async (t) => {
+  const { phone, agent } = pair();
+  const bot = new Assistant(agent, { times: { silence: 10 } });
+  agent.connect();
+  phone.connect();
+  await next(bot, 'connected');
+  const began = performance.now();
+  assert.deepEqual(await bot.ready('phone', { timeout: 200 }), []);
+  assert.ok(performance.now() - began >= 199);
+  const waiting = bot.ready('phone');
+  const app = new Client(phone, { tools: { echo } });
+  t.after(() => Promise.all([app.close(), bot.close()]));
+  assert.deepEqual((await waiting).map(({ name }) => name), ['echo']);
+});
+
 /** What the core throws when it panics: its text, or a trap of WebAssembly. */
 const PANICS = ['panic: planted at src/session.rs:1', new WebAssembly.RuntimeError('unreachable planted')];
 

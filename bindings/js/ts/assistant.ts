@@ -165,8 +165,8 @@ export class AssistantBase extends Participant {
   /**
    * Waits until this client can be called, and resolves with its tools. A call waits as well, but within its own limit.
    *
-   * The list is empty for a client without toolbridge's handshake. One that answers nothing for a second counts as such until
-   * it answers, as a page does whose script is busy: see the event `toolsChanged`.
+   * The list is empty for a client without toolbridge's handshake: one that says so is ready at once, and one that has
+   * answered nothing when the time is over.
    *
    * The promise rejects with {@link NotReady} when the time is over; earlier for a participant that never offers tools.
    */
@@ -185,27 +185,22 @@ export class AssistantBase extends Participant {
       return await new Promise<ToolDescription[]>((resolve, reject) => {
         let why = 'it has not been heard';
         let isChecking = false;
-        const check = () => {
+        const check = (isOver = false) => {
           if (isChecking) return;
           isChecking = true;
           const reply = driver.query({ type: 'readiness', identity: client });
           isChecking = false;
           if (reply?.type !== 'readiness') return reject(closedError('this participant has left the room', false));
           const { readiness, tools, message } = reply;
-          if (readiness === 'not_bound') {
-            why =
-              `${client} is bound to another assistant, or to none because there are several; close the others, or name this ` +
-              "assistant in the client's option `assistant`";
-          }
           why = message ?? why;
-          if (readiness === 'ready') resolve((tools ?? []).map(describeTool));
+          if (readiness === 'ready' || (isOver && readiness === 'silent')) resolve((tools ?? []).map(describeTool));
           if (readiness === 'never') reject(new NotReady(client, why));
         };
-        const unwatch = driver.watch(check);
+        const unwatch = driver.watch(() => check());
         const left = Math.max(until - performance.now(), 0);
         const probe = setTimeout(() => driver.input({ type: 'probe', identity: client }), Math.max(left - PROBE, 0));
         const timer = setTimeout(() => {
-          check();
+          check(true);
           reject(new NotReady(client, `${why}; waited ${timeout} ms`));
         }, left);
         const aborted = () => reject(reasonOf(signal));

@@ -124,7 +124,7 @@ export class Executor {
       signal,
       caller: job.caller,
       call: job.call,
-      deadline: new Date(Date.now() + this.#runner.until(job.endsAtMs)),
+      deadline: new Date(Date.now() + Math.min(this.#runner.until(job.endsAtMs), tool.core.timeoutMs ?? Infinity)),
       meta: job.meta ?? {},
       progress: (report) => this.#progress(job, signal, report),
     };

@@ -17,7 +17,7 @@ export interface ToolContext {
   readonly caller: string;
   /** The call's id. */
   readonly call: string;
-  /** When the caller no longer waits. */
+  /** When the run is stopped: at the end of the tool's `timeout`, or when the caller no longer waits. */
   readonly deadline: Date;
   /** What the caller sent along. */
   readonly meta: JsonObject;

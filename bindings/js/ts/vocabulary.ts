@@ -35,7 +35,7 @@ export type Execution = 'client' | 'server' | 'either';
 export type StopReason = 'caller' | 'barge_in' | 'deadline' | 'caller_gone' | 'leaving' | 'lost';
 
 /** Whether a participant can be called. */
-export type Readiness = 'ready' | 'not_yet' | 'not_bound' | 'never';
+export type Readiness = 'ready' | 'silent' | 'not_yet' | 'not_bound' | 'never';
 
 /** Why no assistant accepts a client's tools. */
 export type UnacceptedReason = 'refused' | 'no_assistant' | 'not_assistant';

@@ -52,6 +52,24 @@ async def test_rooms_that_are_already_connected_work() -> None:
 
 
 @in_loop
+async def test_ready_of_a_silent_participant_has_no_tools_at_the_end_and_waits_for_a_slow_one() -> None:
+    memory = Memory()
+    phone, agent = FakeRoom(memory, "phone", "client"), FakeRoom(memory, "agent", "assistant")
+    await agent.connect()
+    await phone.connect()
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    async with Assistant(agent, times={"silence": 0.01}) as bot:
+        began = loop.time()
+        assert await bot.ready("phone", timeout=5) == []
+        assert loop.time() - began >= 5
+        waiting = asyncio.create_task(bot.ready("phone"))
+        await asyncio.sleep(0)
+        async with Client(phone, [echo]):
+            assert [it.name for it in await waiting] == ["echo"]
+
+
+@in_loop
 async def test_call_before_the_room_is_connected_is_refused() -> None:
     ends = Ends([echo])
     with pytest.raises(Closed) as closed:

@@ -184,6 +184,9 @@ class Assistant(BaseParticipant):
     async def ready(self, client: str, *, timeout: float = 10.0) -> list[ToolDescription]:
         """Waits until the tools of this client are known. A call waits as well, but within its own limit.
 
+        The list is empty for a client without toolbridge's handshake: one that says so is ready at once, and one that has
+        answered nothing when the time is over.
+
         Raises ``NotReady`` when the time is over; earlier for a participant that never offers tools.
         """
         self._check_loop()
@@ -194,7 +197,7 @@ class Assistant(BaseParticipant):
         done: asyncio.Future[list[ToolDescription]] = self._loop.create_future()
         why, is_checking = "it has not been heard", False
 
-        def check() -> None:
+        def check(is_over: bool = False) -> None:
             nonlocal why, is_checking
             if is_checking or done.done():
                 return
@@ -204,13 +207,8 @@ class Assistant(BaseParticipant):
             if reply is None:
                 return done.set_exception(closed_error("this participant has left the room", False))
             readiness = reply["readiness"]
-            if readiness == "not_bound":
-                why = (
-                    f"{client} is bound to another assistant, or to none because there are several; close the others, or name "
-                    "this assistant in the client's option `assistant`"
-                )
             why = reply.get("message", why)
-            if readiness == "ready":
+            if readiness == "ready" or (is_over and readiness == "silent"):
                 done.set_result([_describe(tool) for tool in reply.get("tools", ())])
             elif readiness == "never":
                 done.set_exception(NotReady(client, why))
@@ -221,9 +219,11 @@ class Assistant(BaseParticipant):
         )
         try:
             check()
-            return await asyncio.wait_for(done, timeout)
-        except asyncio.TimeoutError:
-            raise NotReady(client, f"{why}; waited {timeout:g} s") from None
+            await asyncio.wait([done], timeout=timeout)
+            check(is_over=True)
+            if done.done():
+                return done.result()
+            raise NotReady(client, f"{why}; waited {timeout:g} s")
         finally:
             unwatch()
             probe.cancel()

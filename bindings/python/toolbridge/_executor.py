@@ -227,13 +227,18 @@ class Executor:
 
         meta = execute.get("meta", {})
         enter_span(meta)
-        left = self._runner.left(execute["endsAtMs"]) / 1000
+
+        def end() -> datetime:
+            left = self._runner.left(execute["endsAtMs"]) / 1000
+            return time_in(left if tool.timeout is None else min(left, tool.timeout))
+
         context = job.context = ToolContext(
-            execute["caller"], execute["call"], time_in(left), meta, loop=self._loop, report=report
+            execute["caller"], execute["call"], end(), meta, loop=self._loop, report=report
         )
 
         def start() -> bool:
             job.is_started = self._jobs.get(key) is job and self._runner.start(key)
+            context.deadline = end()  # a plain function may have waited for a thread
             return job.is_started
 
         if not tool.is_async:

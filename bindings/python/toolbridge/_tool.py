@@ -52,7 +52,7 @@ class ToolContext:
         self.caller = caller
         #: The call's id.
         self.call = call
-        #: When the caller no longer waits.
+        #: When the run is stopped: at the end of the tool's ``timeout``, or when the caller no longer waits.
         self.deadline = deadline
         #: What the caller sent along.
         self.meta = meta

@@ -26,8 +26,8 @@ pub enum Output {
     Transmit(Packet),
     /// Run this tool and report its outcome with `settle`.
     ///
-    /// When the tool starts, report [`Progress::started`] with `progress`. A job that its schema rejects has not
-    /// started.
+    /// When the tool starts, report [`Progress::started`] with `progress`: its own time limit begins then. A job that its
+    /// schema rejects has not started.
     Execute(Job),
     /// Ask a person whether this job may run, and report the answer with `consent`. The job waits for the answer; a
     /// missing answer counts as a refusal.

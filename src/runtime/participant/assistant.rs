@@ -59,8 +59,8 @@ impl Assistant {
     /// Waits until the tools of this client are known, for at most [10 s](Ready::within).
     ///
     /// A call waits as well, but its [`timeout`](CallBuilder::timeout) counts from its start. After this wait, a call
-    /// that names the client is sent at once. A client that does not shake hands and registers nothing is ready when
-    /// it has been silent for 1 s since it could know this assistant; its tools are unknown, and the list is empty.
+    /// that names the client is sent at once. The list is empty for a client without toolbridge's handshake: one that
+    /// says so is ready at once, and one that has answered nothing when the time is over.
     ///
     /// # Errors
     /// [`NotReady`](crate::tools::ReadyError::NotReady) with the reason, when the time is over; at once for an observer,

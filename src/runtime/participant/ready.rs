@@ -12,7 +12,7 @@ use super::{Handle, now};
 use crate::{
     clock::later,
     protocol::session::Readiness,
-    tool::{NotOffered, Tool, not_offered::shown},
+    tool::{NotOffered, Tool, not_offered::not_bound},
     transport::{CloseReason, Identity},
 };
 
@@ -58,11 +58,12 @@ impl Ready {
             match readiness {
                 Readiness::Ready(tools) => return Ok(tools),
                 Readiness::Never(why) => return Err(self.not_ready(why)),
+                Readiness::Silent if is_over => return Ok(Vec::new()),
                 Readiness::NotYet(why) if is_over => return Err(self.not_ready(why)),
                 Readiness::NotBound if is_over => {
                     return Err(ReadyError::NotBound { client: self.client.clone() });
                 }
-                Readiness::NotYet(_) | Readiness::NotBound => {}
+                Readiness::Silent | Readiness::NotYet(_) | Readiness::NotBound => {}
             }
             let probe = end.checked_sub(PROBE).filter(|at| now() < *at);
             tokio::select! {
@@ -138,11 +139,7 @@ pub enum ReadyError {
         waited: Duration,
     },
     /// The client is bound to another assistant, or to none because there are several.
-    #[error(
-        "{} is bound to another assistant, or to none because there are several; close the others, or name this assistant \
-         in the client's option `assistant`",
-        shown(client.as_str())
-    )]
+    #[error("{}", not_bound(client))]
     NotBound {
         /// The client.
         client: Identity,

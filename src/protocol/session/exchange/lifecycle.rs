@@ -306,7 +306,7 @@ impl Exchange {
         }
         self.outgoing.lose_calls_of_other_joins(core, id);
         let Core { cx, peers, .. } = core;
-        peers.end_process(cx, id);
+        peers.end_process(id);
         let Some(remote) = peers.get(id) else { return };
         let is_here = remote.is_here();
         if !remote.is_in_contact(cx) {

@@ -98,7 +98,7 @@ impl Jobs {
         let tool =
             cx.local.tool(job.tool.as_str()).filter(|tool| self.consents.must_ask(tool, &job.caller, &run));
         let Some(tool) = tool.cloned() else {
-            self.execute(cx, job);
+            cx.output(Output::Execute(job));
             return None;
         };
         let key = job.key;
@@ -122,19 +122,6 @@ impl Jobs {
         cx.timers.set(now, Timer::Consent(key), left);
         cx.output(Output::Ask(question));
         None
-    }
-
-    /// Starts a job within its tool's own limit, which covers the run and not the person's answer.
-    fn execute(&mut self, cx: &mut Context, mut job: Job) {
-        if let Some(own) = cx.local.tool(job.tool.as_str()).and_then(|tool| tool.tool_options().timeout)
-            && let Some(end) = cx.now.checked_add(own)
-            && end < job.deadline
-            && let Some(running) = self.running.get_mut(&job.key)
-        {
-            (job.deadline, job.limit, running.limit) = (end, own, own);
-            cx.set_timer(Timer::JobDeadline(job.key), own);
-        }
-        cx.output(Output::Execute(job));
     }
 }
 
@@ -171,7 +158,7 @@ impl Core {
         if tool.tool_options().effective_consent() == Consent::OncePerSession {
             jobs.consents.grant(&tool, &job.caller, run);
         }
-        jobs.execute(cx, job);
+        cx.output(Output::Execute(job));
         None
     }
 

@@ -52,9 +52,7 @@ impl Peers {
             remote.join.fallback = Some(who.clone());
             return self.describe(cx, delivery, &id, continues.then_some(who));
         }
-        if let Some(old) = remote.join.fallback.take() {
-            remote.mark_dead(old.sid().clone()); // the server confirms that it was replaced
-        }
+        remote.join.fallback = None; // the server confirms that it was replaced
         remote.revive(&sid);
         let is_news = match &mut remote.presence {
             Presence::Here { sid: current, announced } if *current == sid => {
@@ -303,15 +301,10 @@ impl Peers {
         self.remotes.get_mut(id).is_some_and(|it| it.departed.take_if(|departed| departed == join).is_some())
     }
 
-    /// Handles the end of the grace period: the process that left has not returned. Its tools are forgotten, unless another program
-    /// has registered in its place.
-    pub(crate) fn end_process(&mut self, cx: &mut Context, id: &Identity) {
-        let Some(remote) = self.remotes.get_mut(id).filter(|it| it.present_instance().is_none()) else {
-            return;
-        };
-        remote.end_process();
-        if !remote.is_registered() {
-            self.forget_registration(cx, id);
+    /// Handles the end of the grace period: the process that left has not returned.
+    pub(crate) fn end_process(&mut self, id: &Identity) {
+        if let Some(remote) = self.remotes.get_mut(id).filter(|it| it.present_instance().is_none()) {
+            remote.end_process();
         }
     }
 

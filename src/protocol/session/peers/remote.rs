@@ -323,6 +323,7 @@ impl Remote {
         if let Some(process) = &mut self.process {
             process.is_over = true;
         }
+        self.left_out.clear();
     }
 
     /// Gives it a rank, unless it has one. A process that has proven itself keeps that of its earlier joins.
@@ -613,6 +614,14 @@ mod tests {
         }
         assert_eq!(remote.dead.len(), DEAD_SIDS);
         assert!(remote.is_dead(&"PA_99".into()) && !remote.is_dead(&"PA_1".into()));
+    }
+
+    #[test]
+    fn what_a_process_left_out_ends_with_it() {
+        let mut remote = Remote::new(an_instant(), false);
+        remote.left_out.push(("t".into(), "too large".into()));
+        remote.end_process();
+        assert_eq!(remote.why_left_out("t"), None);
     }
 
     #[test]
