@@ -265,9 +265,13 @@ impl End {
                         self.session.sent(self.now, output["packet"].as_u64().unwrap()).unwrap();
                     }
                 }
-                "execute" if random.below(2) == 0 => {
-                    self.session.start(self.now, output["key"].as_u64().unwrap()).unwrap();
-                    answers.push(json!({"type": "settle", "atMs": self.now, "key": output["key"], "value": output["arguments"]}));
+                "execute" => {
+                    if random.below(4) > 0 {
+                        self.session.start(self.now, output["key"].as_u64().unwrap()).unwrap();
+                    }
+                    if random.below(2) == 0 {
+                        answers.push(json!({"type": "settle", "atMs": self.now, "key": output["key"], "value": output["arguments"]}));
+                    }
                 }
                 "ask" => answers.push(
                     json!({"type": "consent", "atMs": self.now, "key": output["key"], "allowed": true}),

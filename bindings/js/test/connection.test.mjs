@@ -326,7 +326,7 @@ test('ready names why a client is not ready', async (t) => {
 
 test('ready of a participant that answers nothing has no tools when the time is over, and waits for one that is slow', async (t) => {
   const { phone, agent } = pair();
-  const bot = new Assistant(agent, { times: { silence: 10 } });
+  const bot = new Assistant(agent, { times: { silenceMs: 10 } });
   agent.connect();
   phone.connect();
   await next(bot, 'connected');

@@ -66,7 +66,7 @@ async def test_ready_of_a_silent_participant_has_no_tools_at_the_end_and_waits_f
         waiting = asyncio.create_task(bot.ready("phone"))
         await asyncio.sleep(0)
         async with Client(phone, [echo]):
-            assert [it.name for it in await waiting] == ["echo"]
+            assert [it.name for it in await waiting] == ["echo"]  # the first that it registers
 
 
 @in_loop

@@ -43,8 +43,7 @@ class BaseParticipant:
             options = options.replace(config={**self._port.config, **options.config})
         claim(room, what)
         try:
-            driver = RoomDriver(room, loop, emitter, options)
-            driver.offer(offered)
+            driver = RoomDriver(room, loop, emitter, offered, options)
         except BaseException:
             release(room)
             raise

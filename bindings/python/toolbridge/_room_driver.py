@@ -43,7 +43,12 @@ class DriverOptions(Record):
 
 class RoomDriver:
     def __init__(
-        self, room: Any, loop: asyncio.AbstractEventLoop, emitter: Emitter, options: DriverOptions
+        self,
+        room: Any,
+        loop: asyncio.AbstractEventLoop,
+        emitter: Emitter,
+        tools: Mapping[str, NamedTool],
+        options: DriverOptions,
     ) -> None:
         port = self._port = port_of(room)
         self._emitter = emitter
@@ -90,6 +95,7 @@ class RoomDriver:
         self._closed: Mapping[str, str] = {"kind": "closed"}
         self.counters: dict[str, int] = {}
         emitter.wanted_changed = self._listen
+        self.offer(tools)  # before the session begins: an empty list would be registered first
         self._stop_listening = port.listen(self, loop)
         try:
             self._start()
