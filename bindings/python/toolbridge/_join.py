@@ -171,7 +171,8 @@ class JoinedRoom(Port):
         self._loop.remove_reader(self._core.fileno())
         if not self._joined.done():
             self._joined.set_exception(JoinError(panic or "the participant was closed while it joined"))
-        self._joined.exception()  # nobody may wait for it
+        if not self._joined.cancelled():
+            self._joined.exception()  # nobody may wait for it
         if not self._ended.done():
             self._ended.set_result(None)
         events = self._events

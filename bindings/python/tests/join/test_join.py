@@ -237,11 +237,29 @@ async def test_room_that_is_not_joined_raises_with_the_reason() -> None:
         await Client.join(URL, token("none", "phone"), [tool(name="bridge.x", description="")(lambda: None)])
     with pytest.raises(TypeError, match="unexpected"):
         await Assistant.join(URL, token("none", "phone"), colour="red")
-    join = asyncio.create_task(Assistant.join(URL, token(fresh_room(), "agent")))
-    await asyncio.sleep(0)  # it has begun
-    join.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await join
+
+
+@in_loop
+async def test_join_that_is_given_up_ends_in_silence() -> None:
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read()
+        writer.close()
+
+    reached = asyncio.Event()
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        for wait in (asyncio.sleep(0), reached.wait()):
+            join = asyncio.create_task(Assistant.join(f"ws://127.0.0.1:{port}", token("none", "agent")))
+            await wait
+            join.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await join
+    assert not errors
 
 
 @in_loop
