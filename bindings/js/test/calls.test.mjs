@@ -174,15 +174,18 @@ test('tool that blocks the script is reported at its own side', async (t) => {
   const { app, bot } = await connected(t, {
     busy: tool({
       description: 'x',
-      execute: () => {
+      execute: async ({ later }) => {
+        if (later) await new Promise((resolve) => setImmediate(resolve));
         passed += 6_000;
         return 1;
       },
     }),
   });
-  const warned = next(app, 'warning');
-  await bot.call('busy');
-  assert.match((await warned).message, /^the tool "busy" blocked the script for 6 s: after 5 s/);
+  for (const later of [false, true]) {
+    const warned = next(app, 'warning');
+    await bot.call('busy', { later });
+    assert.match((await warned).message, /^the script was blocked for [56] s while a tool ran: after 5 s/);
+  }
 });
 
 test('results that JSON cannot hold are an execution_error', async (t) => {

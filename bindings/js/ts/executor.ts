@@ -6,9 +6,12 @@ import { Invalid } from './schema.js';
 import type { SessionRunner } from './session-runner.js';
 import type { NamedTool, ProgressReport, ToolContext } from './tool.js';
 
+/** While tools run, how often it is checked that nothing blocks the script, in milliseconds. */
+const WATCH = 1_000;
+
 /**
- * How long a tool may block the script before that is reported, in milliseconds. After 5,000 the others take this participant
- * for lost.
+ * How long the script may be blocked before that is reported, in milliseconds. After 5,000 the others take this participant for
+ * lost.
  */
 const BLOCKED = 4_000;
 
@@ -54,6 +57,7 @@ export class Executor {
   /** The jobs of this session whose functions have not ended. */
   readonly #jobs = new Map<number, AbortController>();
   tools: ReadonlyMap<string, NamedTool> = new Map();
+  #isWatching = false;
 
   /** `threw` gets each exception whose text the caller does not see, and the name of its tool. */
   constructor(runner: SessionRunner, threw: (tool: string, error: unknown) => void, warn: (message: string) => void) {
@@ -79,6 +83,7 @@ export class Executor {
     const controller = new AbortController();
     const { signal } = controller;
     this.#jobs.set(job.key, controller);
+    if (!this.#isWatching) this.#watch();
     const outcome = await this.#run(job, signal);
     if (!this.#has(job, signal)) return;
     this.#jobs.delete(job.key);
@@ -101,6 +106,27 @@ export class Executor {
     if ('value' in outcome) return void this.#runner.pass({ type: 'settle', key }, { value: outcome.value });
     const { partial, ...error } = outcome.error;
     this.#runner.pass({ type: 'settle', key }, { error: joinJson(error, partial === undefined ? {} : { partial }) });
+  }
+
+  /**
+   * Reports that something blocks the script while tools run: the others cannot tell that from a lost page. Timers of a hidden
+   * page are late whatever runs.
+   */
+  #watch(): void {
+    this.#isWatching = true;
+    const [due, wasHidden] = [performance.now() + WATCH, isHidden()];
+    const timer: unknown = setTimeout(() => {
+      const late = performance.now() - due;
+      if (late >= BLOCKED && !wasHidden && !isHidden()) {
+        this.#warn(
+          `the script was blocked for ${Math.round(late / 1_000)} s while a tool ran: after 5 s the others take this ` +
+            'participant for lost. Let the tool wait with `await`, or compute in a worker',
+        );
+      }
+      this.#isWatching = false;
+      if (this.#jobs.size > 0) this.#watch();
+    }, WATCH);
+    (timer as { unref?(): void }).unref?.(); // Node ends although it waits
   }
 
   /** Whether a job is of this session. Another session has other jobs of its key. */
@@ -129,17 +155,7 @@ export class Executor {
       progress: (report) => this.#progress(job, signal, report),
     };
     try {
-      const began = performance.now();
-      const running = tool.execute(args as JsonObject, context);
-      const blocked = performance.now() - began;
-      if (blocked >= BLOCKED) {
-        const seconds = Math.round(blocked / 1_000);
-        this.#warn(
-          `the tool "${job.tool}" blocked the script for ${seconds} s: after 5 s the others take this participant for lost. ` +
-            'Let it wait with `await`, or compute in a worker',
-        );
-      }
-      const value = await running;
+      const value = await tool.execute(args as JsonObject, context);
       return { value: toJsonText(value === undefined ? null : value, 'the result') };
     } catch (error) {
       // After a stop, an error is only how the tool ended.
@@ -160,6 +176,10 @@ export class Executor {
     this.#threw(tool, error);
     return { code: 'execution_error', message: LOCAL_MESSAGE, cause: describe(error) };
   }
+}
+
+function isHidden(): boolean {
+  return (globalThis as { document?: { hidden?: boolean } }).document?.hidden === true;
 }
 
 const CANCELLED: Failure = { code: 'cancelled', message: 'the call was cancelled' };
