@@ -304,7 +304,7 @@ export class Driver {
     this.#executor.abortAll('leaving');
     this.#questions.withdrawAll('leaving');
     this.#inbox.end();
-    this.#calls.loseAll(reason.text ?? 'this participant has left the room');
+    this.#calls.loseAll(reason.message ?? reason.text ?? 'this participant has left the room');
     this.#view.end();
     this.#emitter.emit('closed', { reason });
     this.#notifyWatchers();

@@ -2,7 +2,7 @@
 import type { AnyRoom } from './adapters.js';
 import { AssistantBase, type AssistantOptions } from './assistant.js';
 import { ClientBase, type ClientOptions } from './client.js';
-import { loadWasm } from './load.js';
+import { loadWasm } from './load-wasm.js';
 
 export * from './exports.js';
 
