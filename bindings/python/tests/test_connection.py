@@ -483,7 +483,7 @@ async def test_stream_that_is_longer_than_any_frame_is_not_read_and_a_broken_one
         while not all(reader.is_closed for reader in (said, unsaid, longer, broken)):
             await asyncio.sleep(0)
         assert (said.read, unsaid.read, longer.read) == (0, most // 15_000 + 1, 2)
-        while "broken_streams" not in ends.app.stats():
+        while "stream_broken" not in ends.app.stats():
             await asyncio.sleep(0)
         assert await ends.bot.call("echo", {"a": 1}) == {"a": 1}
 

@@ -127,11 +127,10 @@ class Inbox:
         try:
             async for chunk in stream.chunks:
                 if not self._is_wanted({"type": "stream_chunk", **named, "index": index}, chunk):
-                    return self._count("dropped_streams")
+                    return
                 index += 1
         except Exception as error:
             reason = describe(error)
-            self._count("broken_streams")
         finally:
             stream.close()
         self._runner.feed({"type": "stream_trailer", **named, "reason": reason})
