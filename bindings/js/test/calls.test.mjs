@@ -477,6 +477,26 @@ test('aborted signal cancels the call, also at the client', async (t) => {
   await assert.rejects(bot.call('hang', {}, { signal: AbortSignal.abort() }), refused(Cancelled, { mayHaveRun: false }));
 });
 
+test("signals like React Native's carry the reason of a stop, and end a wait", async (t) => {
+  const { AbortController } = globalThis;
+  t.after(() => (globalThis.AbortController = AbortController));
+  globalThis.AbortController = class {
+    signal = Object.assign(new EventTarget(), { aborted: false });
+    abort() {
+      this.signal.aborted = true;
+      this.signal.dispatchEvent(new Event('abort'));
+    }
+  };
+  const stopped = later();
+  const hang = (_, { signal }) => new Promise(() => signal.addEventListener('abort', () => stopped.resolve(signal.reason)));
+  const { bot } = await connected(t, { hang: tool({ description: 'x', execute: hang }) });
+  await assert.rejects(bot.call('hang', {}, { timeout: 150 }), refused(CallTimeout, {}));
+  assert.equal((await stopped.promise).reason, 'deadline');
+  const controller = new globalThis.AbortController();
+  controller.abort();
+  await assert.rejects(bot.ready('phone', { signal: controller.signal }), { name: 'AbortError' });
+});
+
 test('progress reaches the caller: first that the tool has started', async (t) => {
   const { bot } = await connected(t, {
     copy: tool({

@@ -29,6 +29,14 @@ export class Stopped extends Error {
   }
 }
 
+/** Aborts a signal. React Native's signals have no reason of their own. */
+export function stop(controller: AbortController, reason: StopReason): void {
+  const { signal } = controller;
+  const stopped = new Stopped(reason);
+  if (!('reason' in signal)) Object.defineProperty(signal, 'reason', { value: stopped });
+  controller.abort(stopped);
+}
+
 const TEXTS: Readonly<Partial<Record<StopReason, string>>> = {
   caller: 'the caller no longer needs the call',
   barge_in: 'the user interrupted',
@@ -92,7 +100,8 @@ export class Executor {
 
   /** Stops a job. One that has ended is unaffected, and of several stops the first one counts. */
   abort(key: number, reason: StopReason): void {
-    this.#jobs.get(key)?.abort(new Stopped(reason));
+    const controller = this.#jobs.get(key);
+    if (controller !== undefined) stop(controller, reason);
   }
 
   /** Stops all jobs, because the session has ended. */
