@@ -573,7 +573,7 @@ fn own_tool_that_started_may_have_run_whatever_code_it_reports() {
         offer(&mut world, "a", vec![tool("t")]);
         let key = world.call("a", request("t")).unwrap();
         let job = world.ends["a"].jobs[0].key;
-        world.with("a", |session, now| session.progress(now, job, toolbridge::Progress::started()));
+        world.with("a", |session, now| session.progress(now, job, Progress::started()));
         world.finish("a", Err(ToolError::new(code, "no")));
         assert!(world.settled("a", key).unwrap().as_ref().unwrap_err().may_have_run(), "{code}");
     }
