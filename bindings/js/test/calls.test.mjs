@@ -188,6 +188,12 @@ test('tool that blocks the script is reported at its own side', async (t) => {
   }
 });
 
+test('tool reads what the caller sent along, and nothing of the protocol', async (t) => {
+  const { bot } = await connected(t, { read: tool({ description: 'x', execute: (_, { meta }) => meta }) });
+  assert.deepEqual(await bot.call('read', {}, { meta: { trace: 'x' } }), { trace: 'x' });
+  assert.deepEqual(await bot.call('read'), {});
+});
+
 test('results that JSON cannot hold are an execution_error', async (t) => {
   const cycle = {};
   cycle.self = cycle;

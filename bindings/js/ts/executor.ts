@@ -15,6 +15,9 @@ const WATCH = 1_000;
  */
 const BLOCKED = 4_000;
 
+/** What the keys of the metadata begin with that the protocol sends along. */
+const OF_THE_PROTOCOL = 'bridge.';
+
 /** The message for the caller if a tool threw something that is not a {@link ToolError}. */
 const LOCAL_MESSAGE = 'the tool failed';
 
@@ -160,7 +163,7 @@ export class Executor {
       caller: job.caller,
       call: job.call,
       deadline: new Date(Date.now() + Math.min(this.#runner.until(job.endsAtMs), tool.core.timeoutMs ?? Infinity)),
-      meta: job.meta ?? {},
+      meta: Object.fromEntries(Object.entries(job.meta ?? {}).filter(([key]) => !key.startsWith(OF_THE_PROTOCOL))),
       progress: (report) => this.#progress(job, signal, report),
     };
     try {

@@ -225,7 +225,8 @@ class Executor:
             if self._jobs.get(key) is job:
                 self._runner.feed(fields, {} if content is None else {"content": content})
 
-        meta = execute.get("meta", {})
+        # The protocol sends its own keys along.
+        meta = {key: value for key, value in execute.get("meta", {}).items() if not key.startswith("bridge.")}
         enter_span(meta)
 
         def end() -> datetime:
