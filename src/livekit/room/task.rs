@@ -161,12 +161,12 @@ async fn attempt(
 /// Returns whether a join whose request was sent may still be accepted: the server has not refused it, and cannot be told that this
 /// participant has given it up.
 fn has_no_answer(error: &ConnectError) -> bool {
-    let lost = |reason: &CloseReason| matches!(reason, CloseReason::ConnectionLost(_));
-    match error {
-        ConnectError::Timeout { .. } | ConnectError::Unreachable { .. } | ConnectError::Tls { .. } => true,
-        ConnectError::Closed(reason) => lost(reason),
-        _ => false,
-    }
+    matches!(
+        error,
+        ConnectError::Timeout { .. }
+            | ConnectError::Unreachable { .. }
+            | ConnectError::Closed(CloseReason::ConnectionLost(_))
+    )
 }
 
 fn reason(end: End) -> CloseReason {
