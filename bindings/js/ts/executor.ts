@@ -4,7 +4,7 @@ import { ToolError } from './errors.js';
 import { joinJson, toJsonText, type JsonObject } from './json.js';
 import { Invalid } from './schema.js';
 import type { SessionRunner } from './session-runner.js';
-import type { NamedTool, ProgressReport, ToolContext } from './tool.js';
+import { RESERVED, type NamedTool, type ProgressReport, type ToolContext } from './tool.js';
 
 /** While tools run, how often it is checked that nothing blocks the script, in milliseconds. */
 const WATCH = 1_000;
@@ -14,9 +14,6 @@ const WATCH = 1_000;
  * lost.
  */
 const BLOCKED = 4_000;
-
-/** What the keys of the metadata begin with that the protocol sends along. */
-const OF_THE_PROTOCOL = 'bridge.';
 
 /** The message for the caller if a tool threw something that is not a {@link ToolError}. */
 const LOCAL_MESSAGE = 'the tool failed';
@@ -163,7 +160,7 @@ export class Executor {
       caller: job.caller,
       call: job.call,
       deadline: new Date(Date.now() + Math.min(this.#runner.until(job.endsAtMs), tool.core.timeoutMs ?? Infinity)),
-      meta: Object.fromEntries(Object.entries(job.meta ?? {}).filter(([key]) => !key.startsWith(OF_THE_PROTOCOL))),
+      meta: Object.fromEntries(Object.entries(job.meta ?? {}).filter(([key]) => !key.startsWith(RESERVED))),
       progress: (report) => this.#progress(job, signal, report),
     };
     try {

@@ -14,7 +14,7 @@ try:
     from livekit.agents import Agent, AgentSession, RunContext, get_job_context, llm
     from livekit.agents.llm.async_toolset import AsyncToolset
 except ImportError as error:
-    raise ImportError('this needs livekit-agents 1.8.9 or later: pip install "toolbridge[agents]"') from error
+    raise ImportError('`toolset` needs livekit-agents 1.8.9 or later: pip install "toolbridge[agents]"') from error
 from livekit.agents.utils import is_given, shortuuid
 from livekit.agents.voice import SpeechHandle
 
