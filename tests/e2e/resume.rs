@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         changed_path_is_found_under_traffic,
         signaling_that_closes_at_once_is_opened_again,
         participant_unknown_to_its_server_rejoins,
-        leave_request_of_the_server_ends_the_participant,
+        participant_of_a_server_that_is_stopped_in_order_rejoins,
         switch_to_tcp_applies_at_the_next_ice_restart,
     ]
 }
@@ -436,12 +436,18 @@ pub(crate) async fn requested_rejoin_is_performed() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn leave_request_of_the_server_ends_the_participant() -> anyhow::Result<()> {
+async fn participant_of_a_server_that_is_stopped_in_order_rejoins() -> anyhow::Result<()> {
     let server = shared()?;
-    let [(mut one, _relay), _two] = pair(&server, "let-go", &ConnectOptions::new()).await?;
+    let [(mut one, _relay), (mut two, _other)] = pair(&server, "let-go", &ConnectOptions::new()).await?;
+    let before = one.local();
     one.simulate(Scenario::ServerLeave);
-    let reason = closed(&mut one).await?;
-    ensure!(matches!(reason, CloseReason::Server(_) | CloseReason::ServerShutdown), "{reason:?}");
+    until(&mut one, |event| {
+        (event == TransportEvent::ConnectionState(ConnectionState::Connected)).then_some(())
+    })
+    .await?;
+    ensure!(one.local().sid() != before.sid());
+    one.send(to("two", "again")).await?;
+    ensure!(packet(&mut two).await?.payload == "again");
     Ok(())
 }
 

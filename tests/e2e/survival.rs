@@ -1,16 +1,22 @@
 //! Calls in progress while a participant, or the server, is away and returns.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU16, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use anyhow::ensure;
 use libtest_mimic::Trial;
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{interval, sleep},
+};
 use toolbridge::{Assistant, Call, Client, Config, ConnectionState, Event, State, ToolError, Tools};
 
 use crate::{
@@ -30,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         call_survives_the_rejoin_of_its_owner,
         call_survives_an_unannounced_rejoin_of_its_owner,
         call_survives_a_restarted_server,
+        calls_survive_a_rolling_update_of_two_servers,
     ]
 }
 
@@ -192,4 +199,84 @@ async fn call_survives_a_restarted_server() -> anyhow::Result<()> {
         link(events, ConnectionState::Connected).await?;
     }
     world.end().await
+}
+
+/// One address in front of servers that replace each other, as a load balancer has.
+struct Balancer {
+    url: String,
+    target: Arc<AtomicU16>,
+}
+
+impl Balancer {
+    async fn start(first: &Server) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("ws://{}", listener.local_addr()?);
+        let target = Arc::new(AtomicU16::new(first.port()));
+        let current = Arc::clone(&target);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let port = current.load(Ordering::Relaxed);
+                tokio::spawn(async move {
+                    if let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await {
+                        let _ = copy_bidirectional(&mut near, &mut far).await; // until one of them ends it
+                    }
+                });
+            }
+        });
+        Ok(Self { url, target })
+    }
+}
+
+/// An old server is stopped in order, while calls are open and others begin, and both participants go on at a new one. Twice.
+async fn calls_survive_a_rolling_update_of_two_servers() -> anyhow::Result<()> {
+    const CALLS: usize = 20;
+    let mut servers = [Server::start("")?, Server::start("")?];
+    let balancer = Balancer::start(&servers[0]).await?;
+    let World { phone, brain, slow, call } =
+        World::begin(&servers[0], "rolling", &balancer.url, &balancer.url).await?;
+    let mut calls = vec![call];
+    for update in 0..2 {
+        let mut events = [phone.events(), brain.events()];
+        let [old, new] = &servers;
+        balancer.target.store(new.port(), Ordering::Relaxed);
+        // A stopped server waits until everybody has left. Asked again, it disconnects them.
+        let stopping = async {
+            let mut again = interval(Duration::from_millis(200));
+            loop {
+                again.tick().await;
+                old.terminate();
+            }
+        };
+        let going_on = async {
+            for events in &mut events {
+                link(events, ConnectionState::Connected).await?;
+            }
+            anyhow::Ok(())
+        };
+        let calling = async {
+            let mut next = interval(Duration::from_millis(50));
+            for _ in 0..CALLS {
+                next.tick().await;
+                calls.push(brain.call("slow", ()).start());
+            }
+        };
+        tokio::select! {
+            () = stopping => {}
+            (on, ()) = async { tokio::join!(going_on, calling) } => on?,
+        }
+        servers.swap(0, 1);
+        if update == 0 {
+            servers[1].restart()?;
+        }
+    }
+    slow.may_end.add_permits(calls.len());
+    let mut runs = BTreeSet::new();
+    let all = calls.len();
+    for call in calls {
+        runs.insert(soon("a result", call).await??.decode::<usize>()?);
+    }
+    // Each call has run, and none of them twice.
+    ensure!(runs == (1..=all).collect() && slow.runs.load(Ordering::Relaxed) == all, "{runs:?}");
+    ensure!(phone.open_jobs() == 0 && brain.open_calls() == 0);
+    Ok(())
 }

@@ -56,7 +56,6 @@ async fn deliberate_leave_request_closes_the_connection() {
         (DisconnectReason::ParticipantRemoved, CloseReason::Removed),
         (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
         (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
-        (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
         (DisconnectReason::UserRejected, CloseReason::Server("USER_REJECTED".into())),
     ] {
         let mut one = server.join("one").await;
@@ -78,6 +77,7 @@ async fn leave_request_for_a_reconnect_is_followed_by_a_rejoin() {
     for (action, reason) in [
         (Action::Reconnect, DisconnectReason::UnknownReason),
         (Action::Reconnect, DisconnectReason::ServerShutdown),
+        (Action::Disconnect, DisconnectReason::ServerShutdown),
         (Action::Reconnect, DisconnectReason::StateMismatch),
         (Action::Disconnect, DisconnectReason::StateMismatch),
         (Action::Disconnect, DisconnectReason::Migration),

@@ -16,7 +16,7 @@ pub enum Scenario {
     NodeFailure,
     /// The server asks the participant to migrate to another node.
     Migration,
-    /// The server disconnects the participant for good.
+    /// The server disconnects the participant as it does when it is stopped in order.
     ServerLeave,
     /// The server asks for a full reconnect. LiveKit 1.13.5 ignores this request.
     FullReconnect,

@@ -76,7 +76,8 @@ pub(super) fn server_leave(leave: &LeaveRequest) -> ServerEvent {
 }
 
 /// Converts a disconnect reason. Intentional reasons are final; connection failures are losses, which are followed by a
-/// rejoin. `JOIN_FAILURE` (sent when the server's message bus fails) and `UNKNOWN_REASON` are losses, too.
+/// rejoin. `JOIN_FAILURE` (sent when the server's message bus fails) and `UNKNOWN_REASON` are losses, too, and so is the
+/// shutdown of a server, which is followed by its restart, or by another one at its address.
 pub(super) fn end(leave: &LeaveRequest) -> End {
     // The reason counts more than the action: a participant that was removed must not rejoin, and a loss that
     // the server reports must not end one.
@@ -86,8 +87,8 @@ pub(super) fn end(leave: &LeaveRequest) -> End {
         DisconnectReason::ParticipantRemoved => CloseReason::Removed,
         DisconnectReason::RoomDeleted => CloseReason::RoomDeleted,
         DisconnectReason::RoomClosed => CloseReason::RoomClosed,
-        DisconnectReason::ServerShutdown if disconnect => CloseReason::ServerShutdown,
-        reason @ (DisconnectReason::StateMismatch
+        reason @ (DisconnectReason::ServerShutdown
+        | DisconnectReason::StateMismatch
         | DisconnectReason::Migration
         | DisconnectReason::SignalClose
         | DisconnectReason::ConnectionTimeout
@@ -115,7 +116,6 @@ mod tests {
             (DisconnectReason::ParticipantRemoved, CloseReason::Removed),
             (DisconnectReason::RoomDeleted, CloseReason::RoomDeleted),
             (DisconnectReason::RoomClosed, CloseReason::RoomClosed),
-            (DisconnectReason::ServerShutdown, CloseReason::ServerShutdown),
             (DisconnectReason::UserRejected, CloseReason::Server("USER_REJECTED".into())),
         ] {
             assert_eq!(leave(reason, Disconnect), End::Closed(close_reason));
@@ -129,6 +129,7 @@ mod tests {
             (DisconnectReason::UnknownReason, Reconnect),
             (DisconnectReason::UnknownReason, Resume),
             (DisconnectReason::ServerShutdown, Reconnect),
+            (DisconnectReason::ServerShutdown, Disconnect),
             (DisconnectReason::StateMismatch, Disconnect),
             (DisconnectReason::ConnectionTimeout, Disconnect),
             (DisconnectReason::Migration, Disconnect),
