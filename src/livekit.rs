@@ -54,12 +54,13 @@ pub use token::access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError}
 
 use room::{
     connect::Connector,
+    participants::First,
     queues::{Leave, Queues, Shared, State, UserQueues},
     rejoin::{Policy, Rejoin},
     snapshot::Snapshot,
     task::Task,
 };
-use signaling::{Sent, address::ServerUrl};
+use signaling::{Sent, SignalOptions, address::ServerUrl};
 use token::tokens::{TokenSource, has_the_form_of_a_token};
 
 /// Validates a server address with the rules that [`ConnectOptions::join`] uses, without connecting.
@@ -149,6 +150,7 @@ pub struct ConnectOptions {
     source: Option<TokenSource>,
     key: Option<E2eeKey>,
     has_rpc: bool,
+    first: First,
     compress: Option<bool>,
     warn_unencrypted: fn(&str),
 }
@@ -168,6 +170,7 @@ impl Default for ConnectOptions {
             source: None,
             key: None,
             has_rpc: false,
+            first: First::default(),
             compress: None,
             warn_unencrypted: |server| tracing::warn!(server, "the token is sent unencrypted; use wss://"),
         }
@@ -326,6 +329,14 @@ impl ConnectOptions {
         self
     }
 
+    /// Knows these participants in a room of any size. At most 4,096 of a room are known: these come first, then agents and those
+    /// with a role in their tokens. Further ones are found when others leave; a log entry says that there are some. Builders add
+    /// those that their participant names. Default: none.
+    pub fn know_first(mut self, identities: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Arc::make_mut(&mut self.first).extend(identities.into_iter().map(Into::into));
+        self
+    }
+
     /// Sets whether large frames are compressed for participants that can expand them, which needs the feature `deflate`.
     /// Default: true without an [`e2ee_key`](Self::e2ee_key), and false with one: the length of a compressed frame tells
     /// whoever can only see lengths, such as the server, how much its parts resemble each other.
@@ -376,8 +387,12 @@ impl ConnectOptions {
         }
         let (policy, capabilities) = (self.policy(), self.capabilities());
         let connector = Connector {
-            url,
-            roots: self.roots,
+            signal: Arc::new(SignalOptions {
+                url,
+                roots: self.roots,
+                has_rpc: self.has_rpc,
+                first: self.first,
+            }),
             bind: self.bind,
             udp: self.udp,
             tcp: self.tcp,
@@ -385,7 +400,6 @@ impl ConnectOptions {
             direct_only: self.direct_only,
             policy,
             key: self.key,
-            has_rpc: self.has_rpc,
         };
         let start = Instant::now();
         // Boxed: it is needed once, and would make the futures of all callers large.

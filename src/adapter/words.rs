@@ -3,7 +3,10 @@
 
 use serde_json::Value as Json;
 
-use crate::{tool::public, value::abridged};
+use crate::{
+    tool::public,
+    value::{abridged, one_line},
+};
 
 /// The longest description of a failure, in bytes.
 const MAX_WORDS: usize = 1_024;
@@ -27,22 +30,7 @@ const MAX_LEVELS: usize = 4;
 
 /// Returns a text on one line.
 pub(super) fn line(text: &str) -> String {
-    let mut line = String::new();
-    let mut is_between = false;
-    for it in text.chars().filter(|it| !is_invisible(*it)) {
-        if it.is_whitespace() || it.is_control() {
-            is_between = !line.is_empty();
-            continue;
-        }
-        if std::mem::take(&mut is_between) {
-            line.push(' ');
-        }
-        line.push(it);
-        if line.len() > MAX_WORDS {
-            break;
-        }
-    }
-    bounded(&line)
+    one_line(text, MAX_WORDS)
 }
 
 /// Returns what a JSON-RPC error says: its message, and its data. `None` if it says nothing.
@@ -124,11 +112,6 @@ fn public(value: &Json) -> Json {
 
 fn bounded(text: &str) -> String {
     abridged(text, MAX_WORDS).into_owned()
-}
-
-/// Returns whether a character is not seen, but changes what is seen.
-fn is_invisible(it: char) -> bool {
-    matches!(it, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(all(feature = "mcp", unix))]

@@ -1,7 +1,7 @@
 //! Tests the signaling against a malicious server: each message causes a typed error or is skipped; nothing
 //! hangs, grows without bound or panics.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{SinkExt, StreamExt};
 use livekit_protocol::{
@@ -114,7 +114,7 @@ fn leave(reason: DisconnectReason) -> Frame {
 }
 
 async fn join(url: &ServerUrl) -> Result<(Signal, JoinResponse), ConnectError> {
-    let joining = Signal::join(url, "token", Vec::new(), String::new(), false, BOUND, Sent::default());
+    let joining = Signal::join(Arc::new(url.into()), "token", String::new(), BOUND, Sent::default());
     timeout(BOUND, joining).await.expect("the join hangs")
 }
 
@@ -373,7 +373,7 @@ async fn resume(frames: Vec<Frame>) -> (Signal, ServerEvent) {
         say(socket, frames)
     });
     let (mut signal, _) = join(&url.await).await.unwrap();
-    signal.resume(Vec::new(), BOUND);
+    signal.resume(BOUND);
     let event = next(&mut signal).await;
     (signal, event)
 }

@@ -4,7 +4,7 @@
 //! LiveKit's own crate for it keeps its client in a variable of the process and its messages in unbounded queues, and leaks
 //! a socket if a join is dropped. The messages themselves are those of `livekit-protocol`.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use livekit_protocol::{
     JoinResponse, SessionDescription, SignalTarget, SyncState, TrickleRequest, signal_request,
@@ -12,15 +12,19 @@ use livekit_protocol::{
 use rustls::pki_types::CertificateDer;
 use tokio::time;
 
-use crate::livekit::{
-    error::{ConnectError, JoinPhase},
-    path::peer_connection::Described,
+use crate::{
+    livekit::{
+        error::{ConnectError, JoinPhase},
+        path::peer_connection::Described,
+    },
+    value::one_line,
 };
 
 pub(crate) mod address;
 mod attempt;
 pub(crate) mod dial;
 mod host_lookup;
+pub(crate) mod http;
 mod link;
 mod open_link;
 pub(crate) mod proxy;
@@ -31,7 +35,7 @@ pub(crate) mod tls;
 pub(crate) mod websocket;
 
 pub(crate) use attempt::NotResumed;
-pub(crate) use request::Sent;
+pub(crate) use request::{Sent, SignalOptions};
 pub(crate) use server_event::{ServerEvent, demands_relays};
 
 use address::ServerUrl;
@@ -45,12 +49,10 @@ use websocket::DialFailure;
 
 /// A signaling connection. Dropping it leaves the room.
 pub(crate) struct Signal {
-    url: ServerUrl,
+    options: Arc<SignalOptions>,
     /// The newest token.
     token: String,
     sid: String,
-    /// Whether the participant announces that it takes part in RPC.
-    has_rpc: bool,
     keep_alive: KeepAlive,
     link: Link,
     /// True if the current connection has reported its end.
@@ -66,25 +68,21 @@ impl Signal {
     /// # Cancel safety
     /// Dropping the future leaves the room, even if the server accepts the join afterwards.
     pub(crate) async fn join(
-        url: &ServerUrl,
+        options: Arc<SignalOptions>,
         token: &str,
-        roots: Vec<CertificateDer<'static>>,
         offer: String,
-        has_rpc: bool,
         limit: Duration,
         sent: Sent,
     ) -> Result<(Self, JoinResponse), ConnectError> {
         let (mut link, response) = Link::open(Request {
-            url: url.clone(),
+            options: Arc::clone(&options),
             token: token.to_owned(),
-            roots,
             purpose: Purpose::Join(description("offer", offer, 1)),
-            has_rpc,
             connect_limit: connect_limit(limit),
             sent,
         });
         let answer = match time::timeout(limit, response).await {
-            Ok(Ok(answer)) => answer.map_err(|failure| join_error(failure, url, limit))?,
+            Ok(Ok(answer)) => answer.map_err(|failure| join_error(failure, &options.url, limit))?,
             Ok(Err(_)) => return Err(ConnectError::transport("the signaling task ended")),
             Err(_) => {
                 // A late response must not complete the join.
@@ -100,10 +98,9 @@ impl Signal {
             Accepted::Resume(_) => return Err(ConnectError::transport("the server's response is no join")),
         };
         let signal = Self {
-            url: url.clone(),
+            options,
             token: token.to_owned(),
             sid: response.participant.as_ref().map(|it| it.sid.clone()).unwrap_or_default(),
-            has_rpc,
             keep_alive: KeepAlive::of(&response),
             link,
             is_lost: false,
@@ -113,9 +110,14 @@ impl Signal {
         Ok((signal, response))
     }
 
+    /// Returns the root certificates that are trusted beside the system's.
+    pub(crate) fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.options.roots
+    }
+
     /// Returns the unread frames of the current connection.
     #[cfg(test)]
-    pub(crate) fn unread(&self) -> std::sync::Arc<websocket::Unread> {
+    pub(crate) fn unread(&self) -> Arc<websocket::Unread> {
         self.link.unread()
     }
 
@@ -187,36 +189,34 @@ impl Signal {
     }
 
     /// Reopens signaling under the same sid. [`next`](Self::next) reports the outcome.
-    pub(crate) fn resume(&mut self, roots: Vec<CertificateDer<'static>>, limit: Duration) {
+    pub(crate) fn resume(&mut self, limit: Duration) {
         if self.attempt.is_some() {
             return;
         }
         match self.link.end(End::Close) {
-            Some(closed) => self.attempt = Some(Attempt::Closing { closed, roots, limit }),
+            Some(closed) => self.attempt = Some(Attempt::Closing { closed, limit }),
             // The last attempt failed and has left no connection.
-            None => self.open(roots, limit),
+            None => self.open(limit),
         }
     }
 
     /// Keeps the last messages of the old connection, which has ended, and opens the new one.
     fn reopen(&mut self) {
-        let Some(Attempt::Closing { roots, limit, .. }) = self.attempt.take() else { return };
+        let Some(Attempt::Closing { limit, .. }) = self.attempt.take() else { return };
         while let Some(event) = self.link.try_next() {
             if !matches!(event, ServerEvent::Lost(_)) {
                 let event = self.handle(Some(event));
                 self.early.extend(event);
             }
         }
-        self.open(roots, limit);
+        self.open(limit);
     }
 
-    fn open(&mut self, roots: Vec<CertificateDer<'static>>, limit: Duration) {
+    fn open(&mut self, limit: Duration) {
         let (link, response) = Link::open(Request {
-            url: self.url.clone(),
+            options: Arc::clone(&self.options),
             token: self.token.clone(),
-            roots,
             purpose: Purpose::Resume(self.sid.clone(), self.keep_alive),
-            has_rpc: self.has_rpc,
             connect_limit: connect_limit(limit),
             sent: Sent::default(),
         });
@@ -260,8 +260,12 @@ impl Signal {
         self.link.end(End::Close);
     }
 
-    /// Sends a leave request and closes, within 1 s.
-    pub(crate) async fn leave(mut self) {
+    /// Sends a leave request and closes, within 1 s. If signaling is lost and may be resumed, a connection is opened for that:
+    /// otherwise the server would keep the participant for 20 to 30 s.
+    pub(crate) async fn leave(mut self, may_resume: bool) {
+        if self.is_lost && may_resume {
+            self.resume(GOODBYE);
+        }
         let leaving = async {
             // If a connection is being opened, the leave request has to wait for it.
             while self.attempt.is_some() {
@@ -301,9 +305,12 @@ impl Drop for Signal {
     }
 }
 
+/// The longest version of a server that is shown, in bytes.
+const MAX_VERSION: usize = 64;
+
 fn version(response: &JoinResponse) -> String {
     let version = response.server_info.as_ref().map_or(&response.server_version, |info| &info.version);
-    if version.is_empty() { "unknown".into() } else { version.clone() }
+    if version.is_empty() { "unknown".into() } else { one_line(version, MAX_VERSION) }
 }
 
 fn join_error(failure: DialFailure, url: &ServerUrl, limit: Duration) -> ConnectError {
@@ -379,7 +386,7 @@ mod tests {
         token: &str,
         limit: Duration,
     ) -> Result<(Signal, JoinResponse), ConnectError> {
-        Signal::join(url, token, Vec::new(), String::new(), false, limit, Sent::default()).await
+        Signal::join(Arc::new(url.into()), token, String::new(), limit, Sent::default()).await
     }
 
     async fn join(url: &ServerUrl) -> ConnectError {
@@ -529,7 +536,7 @@ mod tests {
         let (mut signal, _) = joined.unwrap();
         assert!(matches!(signal.next().await, ServerEvent::Token(token) if token == "d.e.f"));
         // The server takes the connection and says nothing, until the attempt ends.
-        signal.resume(Vec::new(), Duration::from_millis(100));
+        signal.resume(Duration::from_millis(100));
         let (event, mut silent) = tokio::join!(signal.next(), async {
             let (silent, asked) = accept(&listener).await;
             assert!(asked.starts_with("Bearer d.e.f "), "{asked}");
@@ -544,7 +551,7 @@ mod tests {
         assert!(!matches!(silent.next().await, Some(Ok(_))), "not even a goodbye");
         assert!(matches!(event, ServerEvent::NotResumed(NotResumed::Again(why)) if why.contains("100 ms")));
         // `Signal` drops a candidate that it gets during an attempt, and sends one that it gets afterwards.
-        signal.resume(Vec::new(), Duration::from_secs(20));
+        signal.resume(Duration::from_secs(20));
         signal.send_candidate("candidate:early");
         let (event, mut second) = tokio::join!(signal.next(), async {
             let (mut socket, _) = accept(&listener).await;
@@ -557,11 +564,39 @@ mod tests {
         let request = SignalRequest::decode(second.next().await.unwrap().unwrap().into_data()).unwrap();
         let Some(signal_request::Message::Trickle(trickle)) = request.message else { panic!("{request:?}") };
         assert!(trickle.candidate_init.contains("candidate:later"), "{}", trickle.candidate_init);
-        let ((), left) = tokio::join!(signal.leave(), async {
+        let ((), left) = tokio::join!(signal.leave(false), async {
             let request = SignalRequest::decode(second.next().await.unwrap().unwrap().into_data()).unwrap();
             matches!(request.message, Some(signal_request::Message::Leave(_)))
         });
         assert!(left);
+    }
+
+    #[tokio::test]
+    async fn leaving_without_signaling_opens_a_connection_for_that() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        for may_resume in [true, false] {
+            let connecting = joining(&url, "a.b.c", Duration::from_secs(20));
+            let (joined, ()) = tokio::join!(connecting, async {
+                let (mut socket, _) = accept(&listener).await;
+                socket.send(sent(Message::Join(response()))).await.unwrap();
+            });
+            let (mut signal, _) = joined.unwrap();
+            assert!(matches!(signal.next().await, ServerEvent::Lost(_)));
+            let serving = async {
+                let (mut socket, _) = accept(&listener).await;
+                socket.send(sent(Message::Reconnect(Default::default()))).await.unwrap();
+                let frame = socket.next().await.unwrap().unwrap().into_data();
+                matches!(
+                    SignalRequest::decode(frame).unwrap().message,
+                    Some(signal_request::Message::Leave(_))
+                )
+            };
+            tokio::select! {
+                left = serving => assert!(left && may_resume),
+                () = signal.leave(may_resume) => assert!(!may_resume),
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,26 +1,19 @@
 //! Prepares texts for people.
 
+use crate::value::one_line;
+
 /// The longest title, in characters: a line of an editor.
 const MAX_TITLE: usize = 200;
 
 /// Returns a text as one line without control and direction characters, or `otherwise` if nothing of it is left.
 pub(super) fn title(text: &str, otherwise: &str) -> String {
-    let line = |text: &str| {
-        let words = text.split(|it: char| it.is_whitespace() || it.is_control());
-        let words = words.map(|word| word.chars().filter(|it| !is_invisible(*it)).collect::<String>());
-        words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
-    };
+    let line = |text: &str| one_line(text, usize::MAX);
     let found = [line(text), line(otherwise)].into_iter().find(|it| !it.is_empty());
     let found = found.unwrap_or_else(|| "call".to_owned());
     match found.char_indices().nth(MAX_TITLE) {
         Some((at, _)) => format!("{}…", &found[..at]),
         None => found,
     }
-}
-
-/// Returns whether a character is not seen, but changes what is seen.
-fn is_invisible(it: char) -> bool {
-    matches!(it, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// Returns a text as a code block of Markdown that it cannot end.

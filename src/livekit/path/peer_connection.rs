@@ -61,6 +61,8 @@ pub(crate) struct PeerConnection {
     udp: bool,
     tcp: bool,
     relay_only: bool,
+    /// No relay is used unless the server demands one.
+    direct_only: bool,
     /// ICE must be restarted.
     stranded: bool,
     reliable: ChannelId,
@@ -189,6 +191,7 @@ impl PeerConnection {
             udp,
             tcp,
             relay_only: false,
+            direct_only: false,
             stranded: false,
             reliable,
             lossy,
@@ -275,7 +278,9 @@ impl PeerConnection {
             tracing::debug!("an answer without an offer was ignored");
             return Ok(());
         };
-        let answer = SdpAnswer::from_sdp_string(sdp)?;
+        // The parser's own text has an address of this process.
+        let answer =
+            SdpAnswer::from_sdp_string(sdp).map_err(|_| "the server's answer is no session description")?;
         self.rtc.sdp_api().accept_answer(pending, answer)?;
         self.described.answer = sdp.to_owned();
         // From here on the server uses the new session. Until the answer, packets went over the old path, and

@@ -2,17 +2,17 @@
 
 use std::{
     net::IpAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use livekit_protocol::{JoinResponse, ParticipantInfo};
-use rustls::pki_types::CertificateDer;
 use tokio::time;
 
 use super::{
     connection::Connection,
     liveness::{End, Loss},
-    participants::Participants,
+    participants::{First, Participants},
     rejoin::Policy,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         e2ee::E2eeKey,
         error::{ConnectError, JoinPhase},
         path::peer_connection::{Admit, Locals, PeerConnection},
-        signaling::{Sent, ServerEvent, Signal, address::ServerUrl, demands_relays},
+        signaling::{Sent, ServerEvent, Signal, SignalOptions, demands_relays},
     },
     transport::CloseReason,
 };
@@ -32,8 +32,7 @@ const ICE_RESTART: Duration = Duration::from_secs(2);
 
 /// The server address and options. They are the same for every connection of a participant.
 pub(crate) struct Connector {
-    pub(crate) url: ServerUrl,
-    pub(crate) roots: Vec<CertificateDer<'static>>,
+    pub(crate) signal: Arc<SignalOptions>,
     pub(crate) bind: Option<IpAddr>,
     pub(crate) udp: bool,
     pub(crate) tcp: bool,
@@ -41,8 +40,6 @@ pub(crate) struct Connector {
     pub(crate) direct_only: bool,
     pub(crate) policy: Policy,
     pub(crate) key: Option<E2eeKey>,
-    /// Whether the participant announces that it takes part in RPC.
-    pub(crate) has_rpc: bool,
 }
 
 impl Connector {
@@ -53,23 +50,21 @@ impl Connector {
         limit: Duration,
         sent: &Sent,
     ) -> Result<Connection, ConnectError> {
-        let (server, start) = (&self.url, Instant::now());
+        let (server, start) = (&self.signal.url, Instant::now());
         // The offer travels in the join request, so one round trip brings the join response and the answer.
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
-        let joining =
-            Signal::join(server, token, self.roots.clone(), offer, self.has_rpc, limit, sent.clone());
+        let joining = Signal::join(Arc::clone(&self.signal), token, offer, limit, sent.clone());
         let (signal, response) = joining.await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
+        peer.restrict(self.relay_only, self.direct_only);
         // The server demands relays of a client whose other paths have failed.
-        let only = self.relay_only || demands_relays(response.client_configuration.as_ref());
-        if only || !self.direct_only {
-            peer.use_relays(&response.ice_servers, only, &self.roots);
-        }
-        let mut connecting = Connecting::new(signal, peer, token, response);
+        let demanded = demands_relays(response.client_configuration.as_ref());
+        peer.use_relays(&response.ice_servers, demanded, &self.signal.roots);
+        let mut connecting = Connecting::new(signal, peer, token, response, Arc::clone(&self.signal.first));
         connecting.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both data channels are open");
-        Ok(connecting.finish((self.policy, self.roots.clone(), self.key.clone())))
+        Ok(connecting.finish((self.policy, self.key.clone())))
     }
 }
 
@@ -85,8 +80,8 @@ struct Connecting {
 
 impl Connecting {
     /// Creates it from the server's join response.
-    fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse) -> Self {
-        let mut participants = Participants::default();
+    fn new(signal: Signal, peer: PeerConnection, token: &str, response: JoinResponse, first: First) -> Self {
+        let mut participants = Participants::new(first);
         participants.update_all(&response.other_participants);
         Self {
             signal,
@@ -137,7 +132,7 @@ impl Connecting {
         Ok(())
     }
 
-    fn finish(self, how: (Policy, Vec<CertificateDer<'static>>, Option<E2eeKey>)) -> Connection {
+    fn finish(self, how: (Policy, Option<E2eeKey>)) -> Connection {
         let who = (self.room, &self.local, self.token);
         Connection::new(self.signal, self.peer, self.participants, who, how)
     }

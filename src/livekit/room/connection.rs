@@ -10,11 +10,10 @@ use std::{
 use bytes::Bytes;
 use livekit_protocol::{ParticipantInfo, participant_info};
 use prost::Message;
-use rustls::pki_types::CertificateDer;
 
 use super::{
     inbox::Inbox,
-    liveness::{End, Liveness, Sign},
+    liveness::{End, Liveness, SILENCE, Sign},
     participants::{self, Participants, can_publish_data},
     queues::{Leave, Leaving, Queues},
     rejoin::Policy,
@@ -89,7 +88,7 @@ impl Connection {
         peer: PeerConnection,
         participants: Participants,
         (room, local, token): (String, &ParticipantInfo, String),
-        (policy, roots, key): (Policy, Vec<CertificateDer<'static>>, Option<E2eeKey>),
+        (policy, key): (Policy, Option<E2eeKey>),
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -104,7 +103,7 @@ impl Connection {
             announced: local.state() == participant_info::State::Active,
             liveness: Liveness::new(now),
             resume: Resume::new(now, policy),
-            recovery: Recovery::new(now, roots),
+            recovery: Recovery::new(now),
             writing: Default::default(),
             numbers: sequence::Outgoing::default(),
             heard: sequence::Incoming::default(),
@@ -183,8 +182,10 @@ impl Connection {
 
     /// Leaves the room: closes signaling with a leave request, then the peer connection.
     pub(crate) async fn leave(self) {
-        let Self { signal, mut peer, .. } = self;
-        signal.leave().await;
+        let Self { signal, mut peer, recovery, .. } = self;
+        // The server resumes whoever has the identity, so only a participant that is certainly still this one may be resumed.
+        let is_ours = peer.lost().is_none() && peer.heard().elapsed() < SILENCE;
+        signal.leave(is_ours && recovery.can_resume()).await;
         peer.close();
     }
 

@@ -1,21 +1,47 @@
 //! Tracks the remote participants of the room, as the server reports them.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    sync::Arc,
+};
 
 use livekit_protocol::{ParticipantInfo, client_info::Capability, participant_info};
 
-use crate::transport::{Participant, ParticipantKind, Peer, TransportEvent};
+use crate::{
+    transport::{Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, TransportEvent},
+    value::prefix,
+};
 
 /// The largest number of known participants. Packets of further ones are received, but they are not announced.
 const MAX_PARTICIPANTS: usize = 4096;
+/// How many of them must have left before the server is asked who else is in the room.
+const VACANT: usize = MAX_PARTICIPANTS / 16;
 /// The largest total size of all participants' attributes, in bytes: 8 KiB for each. Further participants are known
-/// without attributes, and therefore without a role.
+/// with the attribute of their role alone.
 const MAX_ATTRIBUTES: usize = 32 << 20;
+
+/// The identities that are known before all others ([`ConnectOptions::know_first`](crate::livekit::ConnectOptions::know_first)).
+pub(crate) type First = Arc<BTreeSet<String>>;
+
+/// How much of a role is kept then, in bytes: more than any has that is known.
+const MAX_ROLE: usize = 64;
+
+/// Who is known in a room of more than [`MAX_PARTICIPANTS`]. The first ones come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Named,
+    /// With a role, or an agent.
+    Role,
+    Other,
+}
 
 /// The remote participants by identity.
 #[derive(Debug, Default)]
 pub(crate) struct Participants {
+    first: First,
     known: BTreeMap<String, Known>,
+    /// Whether others are, or were, in the room that are not known, because there are too many.
+    is_cut: bool,
     /// The size of all attributes, in bytes.
     attributes: usize,
 }
@@ -28,6 +54,22 @@ struct Known {
 }
 
 impl Participants {
+    pub(crate) fn new(first: First) -> Self {
+        Self { first, ..Self::default() }
+    }
+
+    /// Removes all participants, because this is another room.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(Arc::clone(&self.first));
+    }
+
+    /// Returns whether the server should list the participants again: some were not known, and others have left. Resets it.
+    pub(crate) fn wants_list(&mut self) -> bool {
+        let wants = self.is_cut && self.known.len() + VACANT <= MAX_PARTICIPANTS;
+        self.is_cut &= !wants;
+        wants
+    }
+
     /// Returns all remote participants.
     pub(crate) fn list(&self) -> Vec<Participant> {
         self.known.values().map(|known| known.participant.clone()).collect()
@@ -53,13 +95,16 @@ impl Participants {
         }
         let before = self.known.get(&info.identity).map_or(0, |known| known.participant.attribute_bytes());
         let (participant, version) = (self.fitting(info, before), info.version);
-        let after = self.attributes - before + participant.attribute_bytes();
-        let full = self.known.len() >= MAX_PARTICIPANTS;
-        match self.known.entry(info.identity.clone()) {
-            Entry::Vacant(_) if full => {
-                tracing::warn!(limit = MAX_PARTICIPANTS, "too many participants: one is not announced");
-                return events;
+        if self.known.len() >= MAX_PARTICIPANTS && !self.known.contains_key(&info.identity) {
+            if !std::mem::replace(&mut self.is_cut, true) {
+                tracing::warn!(limit = MAX_PARTICIPANTS, "too many participants: some are not known");
             }
+            let Some(other) = self.less_important(self.rank(&participant)) else { return events };
+            self.attributes -= other.attribute_bytes();
+            events.push(TransportEvent::Left(other.peer().clone()));
+        }
+        let after = self.attributes - before + participant.attribute_bytes();
+        match self.known.entry(info.identity.clone()) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Known { participant: participant.clone(), version });
             }
@@ -96,15 +141,35 @@ impl Participants {
         gone
     }
 
-    /// Returns a participant. Its attributes are left out if replacing this many bytes by them would exceed the limit.
+    fn rank(&self, participant: &Participant) -> Rank {
+        if self.first.contains(participant.identity().as_str()) {
+            return Rank::Named;
+        }
+        let has_role = participant.token_role().is_some() || participant.is_agent();
+        if has_role { Rank::Role } else { Rank::Other }
+    }
+
+    /// Removes a participant of the last rank, if that is below this one.
+    fn less_important(&mut self, rank: Rank) -> Option<Participant> {
+        if rank == Rank::Other {
+            return None; // in a crowd this is asked often, and looking costs more
+        }
+        let ranks = self.known.iter().map(|(id, known)| (self.rank(&known.participant), id));
+        let (last, id) = ranks.max()?;
+        let id = (last > rank).then(|| id.clone())?;
+        self.known.remove(&id).map(|known| known.participant)
+    }
+
+    /// Returns a participant. Of its attributes, only the role is kept if replacing this many bytes by them would exceed the
+    /// limit.
     fn fitting(&self, info: &ParticipantInfo, before: usize) -> Participant {
         let participant = participant(info);
         if self.attributes - before + participant.attribute_bytes() <= MAX_ATTRIBUTES {
             return participant;
         }
         tracing::warn!(limit = MAX_ATTRIBUTES, "too many attributes: those of one participant are not known");
-        // The role may be among the omitted attributes, so the participant is not trusted.
-        participant.attributes::<String, String>([]).can_update_metadata(true)
+        let role = info.attributes.get(ROLE_ATTRIBUTE).map(|role| prefix(role, MAX_ROLE).to_owned());
+        participant.attributes(role.map(|role| (ROLE_ATTRIBUTE, role)))
     }
 
     /// Applies updates of several participants. Returns the resulting events.
@@ -145,7 +210,7 @@ mod tests {
     use participant_info::State;
 
     use super::*;
-    use crate::transport::{ROLE_ATTRIBUTE, Role};
+    use crate::transport::Role;
 
     fn info(identity: &str, sid: &str, state: State, version: u32) -> ParticipantInfo {
         ParticipantInfo {
@@ -216,6 +281,52 @@ mod tests {
         }
         assert!(room.update(&info("one more", "PA", State::Active, 1)).is_empty());
         assert!(room.update(&info("", "PA", State::Active, 1)).is_empty());
+    }
+
+    #[test]
+    fn crowd_makes_room_for_agents_roles_and_named_ones_who_stay() {
+        let mut room = Participants::new(Arc::new(["named".to_owned()].into()));
+        let stranger = |n: usize| info(&format!("p{n:05}"), "PA", State::Active, 1);
+        for n in 0..MAX_PARTICIPANTS {
+            room.update(&stranger(n));
+        }
+        assert!(!room.wants_list(), "nobody is missing");
+        let agent = ParticipantInfo {
+            kind: participant_info::Kind::Agent.into(),
+            ..info("agent", "PA", State::Active, 1)
+        };
+        let mut phone = info("phone", "PA", State::Active, 1);
+        phone.attributes.insert(ROLE_ATTRIBUTE.into(), "client".into());
+        phone.permission = Some(ParticipantPermission::default());
+        for (n, important) in [agent, phone, info("named", "PA", State::Active, 1)].iter().enumerate() {
+            let gone = Peer::new(format!("p{:05}", MAX_PARTICIPANTS - 1 - n), "PA");
+            assert_eq!(
+                room.update(important),
+                [TransportEvent::Left(gone), TransportEvent::Joined(participant(important))]
+            );
+        }
+        assert!(room.update(&stranger(MAX_PARTICIPANTS)).is_empty(), "one more of the crowd");
+        assert_eq!(room.list().len(), MAX_PARTICIPANTS);
+        // The server is asked for the others, once, when there is room for them.
+        let leave = |n: usize| ParticipantInfo { state: State::Disconnected.into(), ..stranger(n) };
+        for n in 0..VACANT - 1 {
+            room.update(&leave(n));
+            assert!(!room.wants_list(), "{n}");
+        }
+        room.update(&leave(VACANT));
+        assert!(room.wants_list() && !room.wants_list());
+        let left = ["agent", "phone", "named"].map(|id| room.known.contains_key(id));
+        assert_eq!(left, [true; 3]);
+    }
+
+    #[test]
+    fn role_is_kept_where_there_is_no_room_for_attributes() {
+        let mut room = Participants { attributes: MAX_ATTRIBUTES, ..Participants::default() };
+        let mut phone = info("phone", "PA", State::Active, 1);
+        phone.attributes = [(ROLE_ATTRIBUTE.into(), "client".into()), ("k".into(), "v".into())].into();
+        phone.permission = Some(ParticipantPermission::default());
+        let [TransportEvent::Joined(phone)] = &room.update(&phone)[..] else { panic!() };
+        assert_eq!((phone.token_role(), phone.attribute("k")), (Some(Role::Client), None));
     }
 
     #[test]

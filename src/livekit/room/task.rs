@@ -226,8 +226,7 @@ mod tests {
             }
         });
         let connector = Connector {
-            url,
-            roots: Vec::new(),
+            signal: Arc::new((&url).into()),
             bind: None,
             udp: true,
             tcp: true,
@@ -235,7 +234,6 @@ mod tests {
             direct_only: false,
             policy: POLICY,
             key: None,
-            has_rpc: false,
         };
         (connector, seen)
     }
@@ -256,14 +254,14 @@ mod tests {
                 stream.write_all(answer).await.unwrap();
             }
         });
-        Connector { url, ..refusing().await.0 }
+        Connector { signal: Arc::new((&url).into()), ..refusing().await.0 }
     }
 
     #[tokio::test]
     async fn only_a_request_that_was_sent_can_be_accepted_late() {
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let url = ServerUrl::parse(&format!("ws://{closed}")).unwrap();
-        let dead = Connector { url, ..refusing().await.0 };
+        let dead = Connector { signal: Arc::new((&url).into()), ..refusing().await.0 };
         let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await;
         let cut = answering(b"").await;
         let no_http = answering(b"SSH-2.0-OpenSSH\r\n").await;
@@ -317,7 +315,8 @@ mod tests {
         // Accepts connections but never responds.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (mut connector, _) = refusing().await;
-        connector.url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        connector.signal = Arc::new((&url).into());
         let slow = TokenSource::new(|| async {
             time::sleep(Duration::from_secs(8)).await;
             Ok::<_, std::io::Error>("fresh.fresh.fresh".to_owned())

@@ -3,7 +3,6 @@
 use std::{future::pending, time::Duration};
 
 use livekit_protocol::ReconnectResponse;
-use rustls::pki_types::CertificateDer;
 use tokio::{task::JoinHandle, time};
 
 use super::{
@@ -20,7 +19,7 @@ use crate::{
 /// An attempt to resume signaling.
 pub(super) enum Attempt {
     /// The old connection is being closed.
-    Closing { closed: JoinHandle<()>, roots: Vec<CertificateDer<'static>>, limit: Duration },
+    Closing { closed: JoinHandle<()>, limit: Duration },
     /// The new connection is being opened.
     Opening { response: Response, limit: Duration, until: time::Instant },
 }

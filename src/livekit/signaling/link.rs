@@ -173,7 +173,8 @@ async fn run(
 /// Opens a socket, and waits for the server's first message.
 async fn open(request: &Request) -> Result<(OpenLink, Accepted), DialFailure> {
     let dial = async |url| {
-        websocket::open(&url, &request.token, &request.roots, request.connect_limit, &request.sent).await
+        let roots = &request.options.roots;
+        websocket::open(&url, &request.token, roots, request.connect_limit, &request.sent).await
     };
     let mut is_old = false;
     let socket = match (dial(request.endpoint()).await, &request.purpose) {
@@ -189,7 +190,8 @@ async fn open(request: &Request) -> Result<(OpenLink, Accepted), DialFailure> {
         Purpose::Join(_) => (false, KeepAlive::default()),
         Purpose::Resume(_, keep_alive) => (true, keep_alive),
     };
-    let mut link = OpenLink::new(socket, FrameLimits::new(resumes), keep_alive);
+    let mut link =
+        OpenLink::new(socket, FrameLimits::new(resumes, Arc::clone(&request.options.first)), keep_alive);
     let first = time::timeout(RESPONSE_LIMIT, link.first()).await;
     let accepted = match first.unwrap_or(Err(DialFailure::Silent))? {
         signal_response::Message::Join(response) => {

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     server_event::{ServerEvent, server_event},
-    websocket::{DialFailure, FrameLimits, Incoming, Socket, SocketReader, SocketWriter, Unread},
+    websocket::{DialFailure, FrameLimits, Incoming, Socket, SocketReader, SocketWriter, Unread, weight},
 };
 use crate::clock::Spelled;
 
@@ -121,8 +121,9 @@ impl OpenLink {
                             match self.limits.take(&frame) {
                                 Ok(Some(signal_response::Message::PongResp(_))) => round_trip = pinged.elapsed(),
                                 Ok(Some(message)) => {
+                                    let weight = weight(frame.len(), &message);
                                     if let Some(event) = server_event(message) {
-                                        unread.add(frame.len());
+                                        unread.add(weight);
                                         // An owner that no longer reads ends the connection.
                                         let _ = events.send(event);
                                     }
@@ -212,7 +213,7 @@ mod tests {
     /// Serves a link, whose server is at the other end of this stream. Returns why it ended.
     async fn serve(stream: DuplexStream, requests: &mut mpsc::Receiver<signal_request::Message>) -> String {
         let (events, _reader): (_, Events) = mpsc::unbounded_channel();
-        let mut limits = FrameLimits::new(true);
+        let mut limits = FrameLimits::new(true, Default::default());
         limits.take(&frame(signal_response::Message::Reconnect(Default::default()))).unwrap().unwrap();
         let stream: Box<dyn Stream> = Box::new(stream);
         let socket = Socket::new(stream, BytesMut::new());
@@ -298,7 +299,8 @@ mod tests {
     async fn last_words_are_the_queued_messages_the_leave_request_and_a_close_frame() {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let socket = Socket::new(Box::new(near), BytesMut::new());
-        let mut link = OpenLink::new(socket, FrameLimits::new(false), KeepAlive::default());
+        let mut link =
+            OpenLink::new(socket, FrameLimits::new(false, Default::default()), KeepAlive::default());
         link.put(signal_request::Message::SyncState(Default::default())).unwrap();
         link.close(true).await;
         drop(link);

@@ -21,7 +21,7 @@ use tokio::{
 };
 use url::{Host, Url};
 
-use super::host_lookup;
+use super::{host_lookup, http::interim};
 use crate::{clock::Spelled, net::host};
 
 mod no_proxy;
@@ -32,8 +32,6 @@ use no_proxy::NoProxy;
 const MAX_HEAD: usize = 16 * 1024;
 /// The size of one read, in bytes.
 const READ: usize = 1024;
-/// The longest reason phrase of a proxy that is repeated, in bytes.
-const MAX_REASON: usize = 80;
 
 /// A proxy that opens a tunnel to any host and port (HTTP `CONNECT`).
 pub(crate) struct Proxy {
@@ -238,6 +236,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>>
             return Err(io::Error::other("it closed the connection without a response"));
         }
         head.extend_from_slice(&part[..size]);
+        drop(head.drain(..interim(&head)));
         if let Some(end) = head.windows(4).position(|it| it == b"\r\n\r\n") {
             let success = head.starts_with(b"HTTP/1.1 2") || head.starts_with(b"HTTP/1.0 2");
             if success && head.len() > end + 4 {
@@ -266,9 +265,13 @@ fn verdict(head: &[u8]) -> Result<(), String> {
     if (200..300).contains(&status) {
         return Ok(());
     }
-    let reason = words.next().unwrap_or_default();
-    let reason: String = reason.chars().filter(|it| !it.is_control()).take(MAX_REASON).collect();
-    Err(format!("it refused: {status} {reason}").trim_end().to_owned())
+    // Not in the proxy's words: some repeat the credentials.
+    Err(match status {
+        407 => "it demands credentials, or refuses those in the variable (407)".to_owned(),
+        403 => "it does not allow this server (403)".to_owned(),
+        502..=504 => format!("it does not reach the server ({status})"),
+        _ => format!("it refused with status {status}"),
+    })
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use rustls::pki_types::CertificateDer;
 use url::Url;
 
 use super::{address::ServerUrl, open_link::KeepAlive};
+use crate::livekit::room::participants::First;
 
 /// The protocol version announced to the server. From version 18 data channels would be negotiated out of band.
 const PROTOCOL: i32 = 17;
@@ -30,14 +31,28 @@ const CLIENT_PROTOCOL: i32 = 2;
 /// The time limit of opening a socket. A longer join timeout also extends it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
+/// What is the same for all connections of a participant.
+pub(crate) struct SignalOptions {
+    pub(crate) url: ServerUrl,
+    pub(crate) roots: Vec<CertificateDer<'static>>,
+    /// Whether the participant announces that it takes part in RPC.
+    pub(crate) has_rpc: bool,
+    /// Who is known before all others.
+    pub(crate) first: First,
+}
+
+#[cfg(test)]
+impl From<&ServerUrl> for SignalOptions {
+    fn from(url: &ServerUrl) -> Self {
+        Self { url: url.clone(), roots: Vec::new(), has_rpc: false, first: First::default() }
+    }
+}
+
 /// The parameters with which a connection is opened.
 pub(super) struct Request {
-    pub(super) url: ServerUrl,
+    pub(super) options: Arc<SignalOptions>,
     pub(super) token: String,
-    pub(super) roots: Vec<CertificateDer<'static>>,
     pub(super) purpose: Purpose,
-    /// Whether the participant announces that it takes part in RPC.
-    pub(super) has_rpc: bool,
     /// The time limit of opening the socket.
     pub(super) connect_limit: Duration,
     pub(super) sent: Sent,
@@ -87,7 +102,7 @@ impl Request {
     }
 
     fn endpoint_at(&self, path: &[&str]) -> Url {
-        let mut url = self.url.websocket_url();
+        let mut url = self.options.url.websocket_url();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.extend(path);
         }
@@ -96,7 +111,7 @@ impl Request {
 
     fn join_request(&self) -> JoinRequest {
         let request = JoinRequest {
-            client_info: Some(client_info(self.has_rpc)),
+            client_info: Some(client_info(self.options.has_rpc)),
             // Tracks would need media sections in the offer, which has only one for data.
             connection_settings: Some(ConnectionSettings { auto_subscribe: false, ..Default::default() }),
             ..Default::default()
@@ -157,11 +172,9 @@ mod tests {
 
     fn request(url: &str, purpose: Purpose) -> Request {
         Request {
-            url: ServerUrl::parse(url).unwrap(),
+            options: Arc::new((&ServerUrl::parse(url).unwrap()).into()),
             token: "a.b.c".into(),
-            roots: Vec::new(),
             purpose,
-            has_rpc: false,
             connect_limit: CONNECT_LIMIT,
             sent: Sent::default(),
         }
@@ -201,7 +214,9 @@ mod tests {
     #[test]
     fn rpc_is_announced_only_by_participants_that_take_part_in_it() {
         for (has_rpc, protocol, capabilities) in [(false, 0, vec![]), (true, 2, vec![2])] {
-            let request = Request { has_rpc, ..request("ws://sfu", Purpose::Join(offer(""))) };
+            let options = SignalOptions { has_rpc, ..(&ServerUrl::parse("ws://sfu").unwrap()).into() };
+            let request =
+                Request { options: Arc::new(options), ..request("ws://sfu", Purpose::Join(offer(""))) };
             let client = read(&request.endpoint()).0.client_info.unwrap();
             assert_eq!((client.client_protocol, client.capabilities), (protocol, capabilities));
         }

@@ -33,7 +33,7 @@ mod message_filter;
 mod upgrade;
 
 pub(crate) use frames::Incoming;
-pub(crate) use limits::{FrameLimits, Unread};
+pub(crate) use limits::{FrameLimits, Unread, weight};
 
 use frames::{Reader, Writer};
 

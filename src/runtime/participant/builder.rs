@@ -153,8 +153,11 @@ impl<P> Builder<P> {
     pub async fn join(self, url: &str, token: &str) -> Result<P, JoinError> {
         self.setup.check_token(token, self.role)?;
         crate::livekit::check_url(url)?;
-        let mut options = self.setup.room.clone();
-        if self.setup.config.answer_rpc || !self.setup.config.described.is_empty() {
+        let config = &self.setup.config;
+        let named = config.assistant.iter().chain(config.pins.values()).chain(config.described.keys());
+        let named = named.chain(&config.admitted).chain(&config.rpc_callers);
+        let mut options = self.setup.room.clone().know_first(named.map(ToString::to_string));
+        if config.answer_rpc || !config.described.is_empty() {
             options = options.announce_rpc(true);
         }
         let prepared = self.setup.prepare(self.role, options.capabilities())?;

@@ -12,7 +12,10 @@ use tokio::{
 use url::Url;
 
 use super::Probe;
-use crate::net::{redirect, tls_error::cause};
+use crate::{
+    livekit::signaling::http::{interim, unchunked},
+    net::{redirect, tls_error::cause},
+};
 
 /// The longest answer that is read, in bytes: more than LiveKit's, and enough to know a web page.
 const MAX_ANSWER: usize = 16 * 1024;
@@ -101,6 +104,7 @@ fn request(url: &Url, path: &str, token: Option<&str>) -> String {
 }
 
 fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
+    let bytes = &bytes[interim(bytes)..];
     let mut config = httparse::ParserConfig::default();
     config.allow_spaces_after_header_name_in_responses(true).ignore_invalid_headers_in_responses(true);
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -111,8 +115,8 @@ fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
         let is_ended = bytes.ends_with(b"\r\n\r\n");
         return if is_ended { None } else { read(asked, &[bytes, b"\r\n\r\n"].concat(), now) };
     };
-    let body = String::from_utf8_lossy(&bytes[size..]).into_owned();
-    let mut answer = HttpAnswer { status: head.code?, body, ..HttpAnswer::default() };
+    let mut answer = HttpAnswer { status: head.code?, ..HttpAnswer::default() };
+    let mut body = bytes[size..].to_vec();
     for header in head.headers.iter() {
         let value = String::from_utf8_lossy(header.value);
         let value = value.trim();
@@ -122,9 +126,11 @@ fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
             "location" => {
                 answer.elsewhere = Some(redirect::describe(asked, value));
             }
+            "transfer-encoding" if value.eq_ignore_ascii_case("chunked") => body = unchunked(&body).0,
             _ => {}
         }
     }
+    answer.body = String::from_utf8_lossy(&body).into_owned();
     Some(answer)
 }
 
@@ -197,6 +203,7 @@ mod tests {
             Some("another path of the same host")
         );
         assert_eq!(read(&url(), b"HTTP/1.1 200", 0).unwrap().status, 200);
+        assert_eq!(read(&url(), b"HTTP/1.1 103\r\n\r\nHTTP/1.1 200\r\n\r\n", 0).unwrap().status, 200);
         for wrong in [&b""[..], b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x15\x03\x01"] {
             assert_eq!(read(&url(), wrong, 0), None);
         }

@@ -10,15 +10,23 @@ use super::{Admit, Error, PeerConnection};
 use crate::livekit::path::turn::{RelayEvent, RelayFailure};
 
 impl PeerConnection {
-    /// Uses the relays among these servers, exclusively if `only` is set, and asks the STUN servers for the local
+    /// Sets which paths may be used: relays only, or no relay unless the server demands one.
+    pub(crate) fn restrict(&mut self, relay_only: bool, direct_only: bool) {
+        (self.relay_only, self.direct_only) = (relay_only, direct_only);
+    }
+
+    /// Uses the relays among these servers, exclusively if the server demands that, and asks the STUN servers for the local
     /// reflexive addresses. Called before the answer is handled, and again when the server sends other servers.
     pub(crate) fn use_relays(
         &mut self,
         servers: &[IceServer],
-        only: bool,
+        demanded: bool,
         roots: &[CertificateDer<'static>],
     ) {
-        self.relay_only |= only;
+        self.relay_only |= demanded;
+        if self.direct_only && !self.relay_only {
+            return;
+        }
         self.sockets.stun_client.use_servers(servers);
         self.sockets.relays.use_servers(servers, self.udp, roots);
     }

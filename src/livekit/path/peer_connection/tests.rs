@@ -558,3 +558,10 @@ async fn tcp_is_closed_once_udp_is_in_use() {
     let (local, _) = connection.path.chosen().unwrap();
     assert!(connection.sockets.has_udp(local) && !connection.sockets.tcp.has(local));
 }
+
+#[tokio::test]
+async fn unreadable_answer_is_refused_without_an_address_of_this_process() {
+    let (mut connection, _) = PeerConnection::new(Instant::now(), None, true, true).unwrap();
+    let error = connection.handle_answer("v=0\r\nhunter2 0x1\r\n", 1).unwrap_err().to_string();
+    assert_eq!(error, "the server's answer is no session description");
+}

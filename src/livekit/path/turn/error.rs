@@ -32,7 +32,7 @@ pub enum RelayError {
     #[error("TLS failed ({0})")]
     Tls(String),
     /// The relay rejected the credentials that the LiveKit server provided.
-    #[error("credentials rejected ({code} {words})")]
+    #[error("credentials rejected ({code}{})", after(words))]
     Unauthorized {
         /// The STUN error code: 401, or 441 for wrong credentials.
         code: u16,
@@ -40,7 +40,7 @@ pub enum RelayError {
         words: String,
     },
     /// The relay refused to allocate an address, or to relay to the LiveKit server.
-    #[error("request refused ({code} {words})")]
+    #[error("request refused ({code}{})", after(words))]
     Refused {
         /// The error code of [RFC 8656](https://www.rfc-editor.org/rfc/rfc8656), section 19.
         code: u16,
@@ -56,6 +56,11 @@ pub enum RelayError {
     /// The connection to the relay ended.
     #[error("connection ended ({0})")]
     Closed(String),
+}
+
+/// Returns a reason phrase, which may be empty, as the end of a text.
+fn after(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(" {words}") }
 }
 
 impl RelayError {

@@ -7,6 +7,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use md5::{Digest, Md5};
 use sha1::Sha1;
 
+use crate::value::one_line;
+
 /// The size of the header: type, length, cookie, transaction id.
 pub(super) const HEAD: usize = 20;
 /// The longest message that is read, in bytes: a datagram with its wrapping.
@@ -141,14 +143,13 @@ impl<'a> Message<'a> {
 
     /// Returns the error code and the reason phrase.
     pub(super) fn error(&self) -> Option<(u16, String)> {
-        /// How much of the reason phrase is kept, in characters.
+        /// The longest reason phrase, in bytes.
         const WORDS: usize = 64;
         let value = self.get(attribute::ERROR_CODE)?;
         let [_, _, class, number] = array(value, 0)?;
         // The number is at most 99 by the RFC. A larger one would make a code of another class.
         let code = u16::from(class & 7) * 100 + u16::from(number.min(99));
-        let said = String::from_utf8_lossy(&value[4..]);
-        Some((code, said.chars().filter(|it| !it.is_control()).take(WORDS).collect()))
+        Some((code, one_line(&String::from_utf8_lossy(&value[4..]), WORDS)))
     }
 
     pub(super) fn has_integrity(&self) -> bool {
@@ -365,7 +366,7 @@ mod tests {
             .put(ERROR_CODE, b"\0\0\x04\x26Stale\nNonce")
             .address(XOR_PEER_ADDRESS, "192.0.2.1:1".parse().unwrap())
             .finish();
-        assert_eq!(Message::read(&whole).unwrap().error(), Some((438, "StaleNonce".into())));
+        assert_eq!(Message::read(&whole).unwrap().error(), Some((438, "Stale Nonce".into())));
         for length in 0..whole.len() {
             assert!(Message::read(&whole[..length]).is_none(), "{length}");
         }

@@ -16,7 +16,6 @@ use livekit_protocol::{
     UpdateSubscription,
 };
 use prost::Message;
-use rustls::pki_types::CertificateDer;
 
 use super::Connection;
 use crate::{
@@ -42,12 +41,11 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOK_UNSENT: Duration = Duration::from_millis(100);
 /// The interval of ICE restarts while the connection moves to another local address.
 const MOVE_AGAIN: Duration = Duration::from_millis(1_500);
-/// The largest number of participants recorded as listed after a resume: twice the number of known participants.
+/// The largest number of participants recorded as listed after a resume: as many as one frame may have.
 const MAX_LISTED: usize = 8_192;
 
 /// The recovery state of a connection.
 pub(super) struct Recovery {
-    roots: Vec<CertificateDer<'static>>,
     /// Set if ICE should restart as soon as signaling works.
     restart: Option<Locals>,
     /// Since when the connection is moving to another local address, and when ICE restarts next.
@@ -66,9 +64,8 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(now: Instant, roots: Vec<CertificateDer<'static>>) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            roots,
             restart: None,
             moving: None,
             looked: now,
@@ -78,6 +75,11 @@ impl Recovery {
             retransmit: VecDeque::new(),
             has_moved_room: false,
         }
+    }
+
+    /// Returns whether signaling can be resumed.
+    pub(super) fn can_resume(&self) -> bool {
+        !self.has_moved_room
     }
 
     /// Returns true while the connection moves to another local address.
@@ -105,9 +107,14 @@ impl Recovery {
         ourselves: Option<&Sid>,
         participants: &mut Participants,
     ) -> Vec<Peer> {
-        let is_whole =
-            |listed: &mut HashSet<String>| ourselves.is_none_or(|sid| listed.contains(sid.as_str()));
+        let is_whole = |listed: &mut HashSet<String>| {
+            listed.len() >= MAX_LISTED || ourselves.is_none_or(|sid| listed.contains(sid.as_str()))
+        };
         let Some(listed) = self.listed.take_if(is_whole) else { return Vec::new() };
+        // Whoever is missing in a list that was cut may still be there.
+        if listed.len() >= MAX_LISTED {
+            return Vec::new();
+        }
         participants.retain(|peer| listed.contains(peer.sid().as_str()))
     }
 
@@ -134,7 +141,7 @@ impl Connection {
             self.recovery.restart = Some(Locals::Replace);
         }
         if let Some(limit) = self.resume.poll(now) {
-            self.signal.resume(self.recovery.roots.clone(), limit);
+            self.signal.resume(limit);
         }
         self.restart_ice();
         self.send_candidates();
@@ -166,7 +173,7 @@ impl Connection {
     }
 
     pub(super) fn handle_signal_lost(&mut self, why: &str) -> Option<End> {
-        if self.recovery.has_moved_room {
+        if !self.recovery.can_resume() {
             return Some(End::Lost(Loss::Signaling(why.into())));
         }
         let end = self.liveness.handle_signal_lost();
@@ -186,9 +193,17 @@ impl Connection {
         }
     }
 
+    /// Resumes signaling, whereupon the server lists all participants, if some are not known although there is room for them.
+    pub(super) fn find_others(&mut self) {
+        if self.recovery.can_resume() && self.participants.wants_list() {
+            tracing::debug!("asking the server for all participants");
+            self.resume.handle_wanted(Instant::now(), chance());
+        }
+    }
+
     pub(super) fn handle_asked_to_resume(&mut self, reason: &'static str) -> Option<End> {
         tracing::debug!(%reason, "the server asked to resume");
-        if self.recovery.has_moved_room {
+        if !self.recovery.can_resume() {
             return Some(End::Lost(Loss::Asked(reason)));
         }
         // The server does so when its own end of the path has failed.
@@ -209,7 +224,7 @@ impl Connection {
         self.peer.use_relays(
             &answer.ice_servers,
             demands_relays(answer.client_configuration.as_ref()),
-            &self.recovery.roots,
+            self.signal.roots(),
         );
         self.recovery.retransmit =
             // Only what the server has received and not processed. What SCTP has not delivered it delivers

@@ -9,7 +9,7 @@ use crate::{
     livekit::{
         room::{
             liveness::End,
-            participants::{self, Participants, can_publish_data},
+            participants::{self, can_publish_data},
             queues::Queues,
             snapshot::TaskEvent,
         },
@@ -70,6 +70,7 @@ impl Connection {
                 }
             }
         }
+        self.find_others();
     }
 
     /// Handles a move to another room over the same connections, which is reported as a rejoin.
@@ -86,7 +87,7 @@ impl Connection {
         self.local = participants::participant(&local);
         self.can_publish_data = can_publish_data(&local);
         self.hidden = is_hidden(&local);
-        self.participants = Participants::default();
+        self.participants.clear();
         self.participants.update_all(&moved.other_participants);
         self.recovery.handle_moved_room();
         if has_the_form_of_a_token(&moved.token) {

@@ -188,16 +188,22 @@ async fn only_a_success_status_opens_the_tunnel() {
         "HTTP/1.1 200 Connection established\r\n\r\n",
         "HTTP/1.0 200\r\nVia: x\r\n\r\n",
         "HTTP/1.1 204 x\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200\r\n\r\n",
     ] {
         assert!(answered(open.as_bytes(), false).await.is_ok(), "{open}");
     }
     for (answer, reason) in [
         (
             "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 3\r\n\r\nabc",
-            "it refused: 407 Proxy Authentication Required",
+            "it demands credentials, or refuses those in the variable (407)",
         ),
-        ("HTTP/1.1 502\r\n\r\n", "it refused: 502"),
-        ("HTTP/1.1 403 200 \u{1b}[31mno\r\n\r\n", "it refused: 403 200 [31mno"),
+        (
+            "HTTP/1.1 407 not Basic hunter2\r\n\r\n",
+            "it demands credentials, or refuses those in the variable (407)",
+        ),
+        ("HTTP/1.1 502\r\n\r\n", "it does not reach the server (502)"),
+        ("HTTP/1.1 403 200 \u{1b}[31mno\r\n\r\n", "it does not allow this server (403)"),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 418 no\r\n\r\n", "it refused with status 418"),
         ("SSH-2.0-OpenSSH\r\n\r\n", "it is not an HTTP proxy"),
         ("HTTP/1.1 x\r\n\r\n", "it is not an HTTP proxy"),
         ("HTTP/1.1 200 OK\r\n\r\nmore", "it sent data before the tunnel was used"),

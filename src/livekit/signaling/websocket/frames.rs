@@ -127,6 +127,8 @@ impl<S: AsyncRead + Unpin> Reader<S> {
             TEXT | BINARY if self.message.is_some() => {
                 return Err(broken("a message starts before the previous one has ended"));
             }
+            // Each would cost a turn, and none would come nearer to the limit.
+            CONTINUATION if payload == 0 && !is_last => return Err(broken("a part of a message is empty")),
             CONTINUATION | TEXT | BINARY => self.limit - self.message.as_ref().map_or(0, |it| it.1.len()),
             CLOSE | PING | PONG if is_last => MAX_CONTROL,
             CLOSE | PING | PONG => return Err(broken("a control frame is fragmented")),
@@ -363,6 +365,7 @@ mod tests {
             (vec![FIN | BINARY, MASKED], "masked"),
             (vec![FIN | CONTINUATION, 0], "without a message"),
             (vec![BINARY, 0, FIN | BINARY, 0], "previous one"),
+            (vec![BINARY, 0, CONTINUATION, 0], "empty"),
             (vec![PING, 0], "fragmented"),
             (vec![FIN | PING, 126, 0, 126], "too large"),
             (vec![FIN | 0x3, 0], "opcode"),

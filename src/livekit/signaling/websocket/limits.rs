@@ -13,12 +13,27 @@ use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::message_filter::{JOIN, LEAVE, RECONNECT, filter};
-use crate::livekit::token::tokens::has_the_form_of_a_token;
+use crate::livekit::{room::participants::First, token::tokens::has_the_form_of_a_token};
 
-/// The size of unread frames, in bytes, at which reading from the socket stops. One more frame may already have been read.
+/// The weight of unread frames, in bytes, at which reading from the socket stops. One more frame may already have been read.
 const MAX_UNREAD: usize = 1 << 20;
 /// The overhead counted per frame, in bytes: a candidate of 100 bytes takes more memory once decoded.
 const OVERHEAD: usize = 512;
+
+/// What an attribute takes in memory beside its texts, in bytes.
+const ATTRIBUTE: usize = 128;
+
+/// Returns what a message takes in memory, in bytes, if its frame had this size: an empty participant is 2 bytes there, and half
+/// a kilobyte here.
+pub(crate) fn weight(frame: usize, message: &Message) -> usize {
+    let participants = match message {
+        Message::Update(update) => &update.participants[..],
+        Message::RoomMoved(moved) => &moved.other_participants[..],
+        _ => &[],
+    };
+    let decoded = participants.iter().map(|it| size_of_val(it) + ATTRIBUTE * it.attributes.len());
+    OVERHEAD + frame + decoded.sum::<usize>()
+}
 
 /// The unread frames of one connection.
 #[derive(Debug, Default)]
@@ -34,12 +49,12 @@ impl Unread {
         self.read.notify_one();
     }
 
-    /// Notes that a frame of this size, in bytes, waits to be read.
-    pub(crate) fn add(&self, size: usize) {
-        self.weights.lock().unwrap_or_else(PoisonError::into_inner).push_back(size + OVERHEAD);
+    /// Notes that a message of this [`weight`] waits to be read.
+    pub(crate) fn add(&self, weight: usize) {
+        self.weights.lock().unwrap_or_else(PoisonError::into_inner).push_back(weight);
     }
 
-    /// Returns the size of the unread frames, in bytes.
+    /// Returns the weight of the unread frames, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.weights.lock().unwrap_or_else(PoisonError::into_inner).iter().sum()
     }
@@ -62,12 +77,14 @@ pub(crate) struct FrameLimits {
     is_open: bool,
     /// True if the connection resumes a participant instead of joining.
     resumes: bool,
+    /// Who passes before all others.
+    first: First,
     skipped: u64,
 }
 
 impl FrameLimits {
-    pub(crate) fn new(resumes: bool) -> Self {
-        Self { is_open: false, resumes, skipped: 0 }
+    pub(crate) fn new(resumes: bool, first: First) -> Self {
+        Self { is_open: false, resumes, first, skipped: 0 }
     }
 
     /// Returns the message of a frame: first the server's response, or a leave request with which it refuses. Returns `None`
@@ -85,7 +102,7 @@ impl FrameLimits {
     }
 
     fn judge(&mut self, frame: &[u8]) -> Result<Option<Message>, &'static str> {
-        let Some(filtered) = filter(frame) else { return Ok(None) };
+        let Some(filtered) = filter(frame, &self.first) else { return Ok(None) };
         let message = decoded(&filtered.frame);
         match (self.is_open, filtered.kind) {
             (false, JOIN | RECONNECT) if (filtered.kind == RECONNECT) != self.resumes => {

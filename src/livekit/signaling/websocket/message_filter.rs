@@ -4,6 +4,8 @@
 //! therefore rewrites the encoded bytes before decoding: it keeps known fields, strings up to a maximum length, and a
 //! limited number of repeated fields.
 
+use std::collections::BTreeSet;
+
 use crate::transport::ROLE_ATTRIBUTE;
 
 /// The largest number of participants in one frame: twice the number of known participants.
@@ -52,6 +54,8 @@ enum Rule {
     Texts(usize, usize),
     /// A message, up to this many times.
     Each(usize, Fields),
+    /// A participant, up to [`PARTICIPANTS`] times, the first ones of a [`Rank`] first.
+    Participants,
     /// An attribute, up to this many times, and up to this many bytes in total.
     Attribute(usize, usize, Fields),
 }
@@ -59,13 +63,13 @@ enum Rule {
 /// The known fields of a message.
 type Fields = &'static [(u64, Rule)];
 
-use Rule::{Attribute, Each, Number, Text, Texts, Time};
+use Rule::{Attribute, Each, Number, Participants, Text, Texts, Time};
 
 const RESPONSE: Fields = &[
     (JOIN, Each(1, JOINED)),
     (2, Each(1, &[(1, Text(NAME)), (2, Text(SDP)), (3, Number)])), // answer
     (4, Each(1, &[(1, Text(LINE)), (2, Number), (3, Number)])),    // trickle
-    (5, Each(1, &[(1, Each(PARTICIPANTS, PARTICIPANT))])),         // update
+    (5, Each(1, &[(1, Participants)])),                            // update
     (LEAVE, Each(1, &[(1, Number), (2, Number), (3, Number)])),
     (11, Each(1, &[])), // room update
     (16, Text(VALUE)),  // refreshed token
@@ -77,7 +81,7 @@ const RESPONSE: Fields = &[
 const JOINED: Fields = &[
     (1, Each(1, ROOM)),
     (2, Each(1, PARTICIPANT)),
-    (3, Each(PARTICIPANTS, PARTICIPANT)),
+    (3, Participants),
     (4, Text(NAME)), // version
     (5, Each(ICE_SERVERS, ICE_SERVER)),
     (6, Number),
@@ -99,7 +103,7 @@ const MOVED: Fields = &[
     (1, Each(1, ROOM)),
     (2, Text(VALUE)), // token
     (3, Each(1, PARTICIPANT)),
-    (4, Each(PARTICIPANTS, PARTICIPANT)),
+    (4, Participants),
 ];
 
 const ROOM: Fields = &[(1, Text(NAME)), (2, Text(NAME))];
@@ -111,15 +115,22 @@ const CONFIGURATION: Fields = &[(3, Number), (5, Number)];
 
 const ICE_SERVER: Fields = &[(1, Texts(ICE_URLS, LINE)), (2, Text(LINE)), (3, Text(LINE))];
 
+/// The numbers of fields by which participants are told apart, and the kind of an agent
+/// ([`ParticipantInfo`](https://github.com/livekit/protocol/blob/main/protobufs/livekit_models.proto)).
+const IDENTITY: u64 = 2;
+const KIND: u64 = 14;
+const ATTRIBUTE: u64 = 15;
+const AGENT: u64 = 4;
+
 /// Without tracks and metadata.
 const PARTICIPANT: Fields = &[
     (1, Text(NAME)), // sid
-    (2, Text(NAME)), // identity
-    (3, Number),     // state
-    (10, Number),    // version
+    (IDENTITY, Text(NAME)),
+    (3, Number),  // state
+    (10, Number), // version
     (11, Each(1, PERMISSION)),
-    (14, Number), // kind
-    (15, Attribute(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
+    (KIND, Number),
+    (ATTRIBUTE, Attribute(ATTRIBUTES, ATTRIBUTES_SIZE, &[(1, Text(NAME)), (2, Text(VALUE))])),
     (16, Number),
     (20, Number),                 // client protocol
     (21, Texts(1, CAPABILITIES)), // packed numbers
@@ -146,8 +157,8 @@ pub(super) struct Filtered {
 }
 
 /// Filters a frame. Returns `None` if it is malformed or its message is not used.
-pub(super) fn filter(frame: &[u8]) -> Option<Filtered> {
-    let mut left = Left { messages: MESSAGES, attributes: ALL_ATTRIBUTES };
+pub(super) fn filter(frame: &[u8], first: &BTreeSet<String>) -> Option<Filtered> {
+    let mut left = Left { messages: MESSAGES, attributes: ALL_ATTRIBUTES, first };
     let out = message(frame, RESPONSE, &mut left)?;
     let mut fields = Reader(&out);
     let (kind, _) = fields.next()??;
@@ -156,15 +167,18 @@ pub(super) fn filter(frame: &[u8]) -> Option<Filtered> {
 }
 
 /// The remaining limits of a frame.
-struct Left {
+struct Left<'a> {
     messages: usize,
     attributes: usize,
+    /// Who passes before all others.
+    first: &'a BTreeSet<String>,
 }
 
 /// Filters a message. Returns `None` if it is malformed.
-fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
+fn message(bytes: &[u8], fields: Fields, left: &mut Left<'_>) -> Option<Vec<u8>> {
     let (mut out, mut has_role) = (Vec::new(), false);
     let (mut counts, mut sizes) = (vec![0; fields.len()], vec![0; fields.len()]);
+    let mut places = None;
     for field in Reader(bytes) {
         let (number, value) = field?;
         let Some(at) = fields.iter().position(|(known, _)| *known == number) else { continue };
@@ -182,18 +196,27 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
                 // The recursion is as deep as the rules, not as the frame: unknown fields are not entered.
                 bytes_field(&mut out, number, &message(bytes, inner, left)?);
             }
-            (Attribute(most, size, inner), Value::Bytes(bytes)) if counts[at] <= *most => {
+            (Participants, Value::Bytes(participant)) => {
+                let places = places.get_or_insert_with(|| shared_out(bytes, number, left.first));
+                let place = &mut places[rank(participant, left.first)];
+                if *place > 0 && left.messages > 0 {
+                    (*place, left.messages) = (*place - 1, left.messages - 1);
+                    bytes_field(&mut out, number, &message(participant, PARTICIPANT, left)?);
+                }
+            }
+            (Attribute(most, size, inner), Value::Bytes(bytes)) => {
                 // The role attribute is always kept.
-                if is_role(bytes) && !has_role {
+                let is_the_role = is_role(bytes) && !has_role;
+                if is_the_role {
                     has_role = true;
-                } else if left.attributes > 0 {
+                } else if counts[at] <= *most && left.attributes > 0 {
                     left.attributes -= 1;
                 } else {
                     continue;
                 }
                 // Measured after the filter, which removes texts that are too long.
                 let written = message(bytes, inner, left)?;
-                if written.len() <= size - sizes[at] {
+                if written.len() <= size.saturating_sub(sizes[at]) || is_the_role {
                     sizes[at] += written.len();
                     bytes_field(&mut out, number, &written);
                 }
@@ -202,6 +225,39 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left) -> Option<Vec<u8>> {
         }
     }
     Some(out)
+}
+
+/// Shares the places for participants out among those in a message: to the first [`rank`] first.
+fn shared_out(bytes: &[u8], number: u64, first: &BTreeSet<String>) -> [usize; 3] {
+    let mut found = [0; 3];
+    for field in Reader(bytes).flatten() {
+        if let (it, Value::Bytes(participant)) = field
+            && it == number
+        {
+            found[rank(participant, first)] += 1;
+        }
+    }
+    let mut left = PARTICIPANTS;
+    found.map(|count| {
+        let places = count.min(left);
+        left -= places;
+        places
+    })
+}
+
+/// Returns 0 for a participant that passes before all others, 1 for an agent or one with a role, and 2 for others.
+fn rank(participant: &[u8], first: &BTreeSet<String>) -> usize {
+    let mut rank = 2;
+    for field in Reader(participant).flatten() {
+        let ranks = match field {
+            (IDENTITY, Value::Bytes(id)) if str::from_utf8(id).is_ok_and(|id| first.contains(id)) => 0,
+            (KIND, Value::Number(AGENT)) => 1,
+            (ATTRIBUTE, Value::Bytes(attribute)) if is_role(attribute) => 1,
+            _ => continue,
+        };
+        rank = rank.min(ranks);
+    }
+    rank
 }
 
 /// Returns true if the attribute is the role.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::BytesMut;
+use bytes::{Buf as _, BytesMut};
 use sha1::{Digest, Sha1};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -16,7 +16,14 @@ use tokio::{
 use url::Url;
 
 use super::DialFailure;
-use crate::{livekit::signaling::refusal::TokenRefusal, net::redirect};
+use crate::{
+    livekit::signaling::{
+        http::{content, interim},
+        refusal::TokenRefusal,
+    },
+    net::redirect,
+    value::one_line,
+};
 
 /// The longest head of the server's response, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -43,11 +50,14 @@ pub(super) async fn upgrade(
     let request = request(url, token, &key)?;
     stream.write_all(request.as_bytes()).await.map_err(DialFailure::of_io)?;
     stream.flush().await.map_err(DialFailure::of_io)?;
-    let mut read = BytesMut::with_capacity(1024);
+    let (mut read, mut skipped) = (BytesMut::with_capacity(1024), 0);
     loop {
         if stream.read_buf(&mut read).await.map_err(DialFailure::of_io)? == 0 {
             return Err(DialFailure::unreachable("the connection was closed without a response"));
         }
+        let before = interim(&read);
+        read.advance(before);
+        skipped += before;
         match answered(&read, &key) {
             Ok(Some(size)) => return Ok(read.split_off(size)),
             Ok(None) => {}
@@ -62,7 +72,7 @@ pub(super) async fn upgrade(
             }
             Err(failure) => return Err(failure),
         }
-        if read.len() > MAX_HEAD {
+        if skipped + read.len() > MAX_HEAD {
             return Err(DialFailure::unreachable(format!(
                 "the head of the response is longer than {MAX_HEAD} bytes"
             )));
@@ -70,19 +80,22 @@ pub(super) async fn upgrade(
     }
 }
 
-/// Returns the body of a refusal, as much of it as arrives soon.
+/// Returns the text of a refusal, as much of it as arrives soon.
 async fn body(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> String {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut answer = httparse::Response::new(&mut headers);
-    let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return String::new() };
-    let length = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-    let length = length.and_then(|header| str::from_utf8(header.value).ok()?.trim().parse().ok());
-    let limit = size + length.unwrap_or(MAX_BODY).min(MAX_BODY);
-    let whole =
-        async { while read.len() < limit && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) {} };
-    // The part that has arrived by then is read.
-    let _ = time::timeout(BODY_LIMIT, whole).await;
-    String::from_utf8_lossy(&read[size..read.len().min(limit)]).into_owned()
+    let end = time::Instant::now() + BODY_LIMIT;
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut answer = httparse::Response::new(&mut headers);
+        let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return String::new() };
+        let (content, is_complete) = content(answer.headers, &read[size..]);
+        let content = String::from_utf8_lossy(&content).into_owned();
+        // The part that has arrived by then is read.
+        let more =
+            async { read.len() < size + MAX_BODY && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) };
+        if is_complete || !time::timeout_at(end, more).await.unwrap_or(false) {
+            return content;
+        }
+    }
 }
 
 /// Says where a redirect leads to.
@@ -100,11 +113,7 @@ fn words(body: &str) -> String {
     let body = body.trim();
     // `eyJ` is how every JWT begins, and LiveKit repeats a refused token in its response.
     let is_words = body.len() <= MAX_WORDS && !body.starts_with(['<', '{', '[']) && !body.contains("eyJ");
-    if !is_words || body.is_empty() {
-        return String::new();
-    }
-    let words: Vec<_> = body.split(|it: char| it.is_whitespace() || it.is_control()).collect();
-    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    if is_words { one_line(body, MAX_WORDS) } else { String::new() }
 }
 
 /// Returns the request's head. The token cannot contain a line break.
@@ -235,6 +244,10 @@ mod tests {
             (&*format!("\r\n{token}signature is invalid"), TokenRefusal::Signature),
             (&*format!("\r\n{token}token is not valid yet (nbf)"), TokenRefusal::NotYet),
             ("\r\n<html>", TokenRefusal::Unknown),
+            (
+                "Transfer-Encoding: chunked\r\n\r\n9\r\ninvalid A\r\n6\r\nPI key\r\n0\r\n\r\n",
+                TokenRefusal::Key,
+            ),
         ] {
             // The server keeps the connection open and sends nothing more.
             let (mut client_end, mut server_end) = tokio::io::duplex(1024);
@@ -253,6 +266,9 @@ mod tests {
         for (answer, kept) in [
             ("Content-Length: 13\r\n\r\nno room name\n and more", "no room name"),
             ("\r\nidentity\r\n \u{1b}[31mis too long", "identity [31mis too long"),
+            ("Transfer-Encoding: chunked\r\n\r\n3\r\nno \r\n4\r\nroom\r\n0\r\n\r\n", "no room"),
+            ("Content-Encoding: gzip\r\n\r\nx", ""),
+            ("Content-Type: application/x-protobuf\r\n\r\nx", ""),
             ("\r\n<html>not found", ""),
             ("\r\nno room for eyJhb.c.d", ""),
             (&*format!("\r\n{long}"), ""),
@@ -263,6 +279,34 @@ mod tests {
             let failure = upgrade(&mut client_end, &url, "a.b.c").await.unwrap_err();
             assert!(matches!(&failure, DialFailure::Status(400, words) if words == kept), "{failure:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn interim_responses_come_before_the_one_that_counts() {
+        let url = Url::parse("ws://127.0.0.1").unwrap();
+        let (mut client_end, mut server_end) = tokio::io::duplex(4096);
+        let serving = async {
+            let mut request = [0; 1024];
+            let size = server_end.read(&mut request).await.unwrap();
+            let request = str::from_utf8(&request[..size]).unwrap();
+            let key = request.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+            let answer = format!(
+                "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                 Sec-WebSocket-Accept: {}\r\n\r\n\x02hunter2",
+                accept_key(key)
+            );
+            server_end.write_all(answer.as_bytes()).await.unwrap();
+        };
+        let (opened, ()) = tokio::join!(upgrade(&mut client_end, &url, "a.b.c"), serving);
+        assert_eq!(opened.unwrap(), &b"\x02hunter2"[..]);
+        // Endless ones are not waited for.
+        let endless =
+            async { while server_end.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.is_ok() {} };
+        let failure = tokio::select! {
+            opened = upgrade(&mut client_end, &url, "a.b.c") => opened.unwrap_err(),
+            () = endless => unreachable!("the other end is open"),
+        };
+        assert!(failure.to_string().contains("16384"), "{failure}");
     }
 
     #[tokio::test]

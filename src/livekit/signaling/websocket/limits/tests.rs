@@ -1,4 +1,6 @@
-use livekit_protocol::{DisconnectReason, JoinResponse, ParticipantInfo, ReconnectResponse};
+use livekit_protocol::{
+    DisconnectReason, JoinResponse, ParticipantInfo, ParticipantUpdate, ReconnectResponse,
+};
 
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ fn token(text: &str) -> Message {
 }
 
 fn fresh() -> FrameLimits {
-    FrameLimits::new(false)
+    FrameLimits::new(false, First::default())
 }
 
 fn opened() -> FrameLimits {
@@ -72,10 +74,10 @@ fn incomplete_join_response_is_refused() {
 fn join_response_must_match_the_request() {
     let resumed = frame(Message::Reconnect(ReconnectResponse::default()));
     assert!(fresh().take(&resumed).is_err());
-    let mut limits = FrameLimits::new(true);
+    let mut limits = FrameLimits::new(true, First::default());
     assert!(matches!(limits.take(&resumed), Ok(Some(Message::Reconnect(_)))));
     assert_eq!(limits.take(&resumed), Ok(None));
-    let mut limits = FrameLimits::new(true);
+    let mut limits = FrameLimits::new(true, First::default());
     assert!(limits.take(&frame(Message::Join(join()))).is_err());
 }
 
@@ -95,6 +97,15 @@ fn undecodable_message_is_skipped() {
     assert_eq!(limits.take(&broken), Ok(None), "a token that is no UTF-8");
     assert_eq!(limits.take(b"\xff\xff\xff"), Ok(None));
     assert_eq!(limits.skipped, 2);
+}
+
+#[test]
+fn participants_weigh_what_they_take_once_decoded() {
+    let crowd = ParticipantUpdate { participants: vec![ParticipantInfo::default(); 1000] };
+    let message = Message::Update(crowd);
+    let frame = SignalResponse { message: Some(message.clone()) }.encoded_len();
+    let weight = weight(frame, &message);
+    assert!(frame < 5_000 && weight > 1000 * size_of::<ParticipantInfo>(), "{frame} {weight}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,10 @@ fn frame(message: Message) -> Vec<u8> {
     SignalResponse { message: Some(message) }.encode_to_vec()
 }
 
+fn filter(bytes: &[u8]) -> Option<Filtered> {
+    super::filter(bytes, &BTreeSet::from(["named".to_owned()]))
+}
+
 fn through(bytes: &[u8]) -> Option<Message> {
     SignalResponse::decode(&*filter(bytes)?.frame).unwrap().message
 }
@@ -122,6 +126,39 @@ fn attributes_are_counted_over_all_participants() {
     assert!(update.participants.iter().all(|one| one.attributes.len() <= ATTRIBUTES));
     let total: usize = update.participants.iter().map(|one| one.attributes.len()).sum();
     assert_eq!(total, ALL_ATTRIBUTES);
+}
+
+#[test]
+fn named_ones_and_those_with_a_role_pass_before_the_crowd() {
+    let stranger = |n: usize| ParticipantInfo { identity: format!("p{n}"), ..Default::default() };
+    let mut crowd: Vec<_> = (0..2 * PARTICIPANTS).map(stranger).collect();
+    crowd.push(ParticipantInfo { identity: "agent".into(), kind: 4, ..Default::default() });
+    let role = [(ROLE_ATTRIBUTE.to_owned(), "client".to_owned())].into();
+    crowd.push(ParticipantInfo { identity: "phone".into(), attributes: role, ..Default::default() });
+    crowd.push(stranger(2 * PARTICIPANTS));
+    crowd.push(ParticipantInfo { identity: "named".into(), ..Default::default() });
+    let update = Message::Update(ParticipantUpdate { participants: crowd });
+    let Some(Message::Update(update)) = through(&frame(update)) else { panic!() };
+    let passed: Vec<_> = update.participants.iter().map(|it| it.identity.as_str()).collect();
+    assert_eq!(passed.len(), PARTICIPANTS);
+    assert_eq!(passed[PARTICIPANTS - 4..], [&*format!("p{}", PARTICIPANTS - 4), "agent", "phone", "named"]);
+}
+
+#[test]
+fn role_passes_among_more_attributes_than_may() {
+    let role = (ROLE_ATTRIBUTE.to_owned(), "client".to_owned());
+    let many = |size: usize| {
+        let attributes = (0..2 * ATTRIBUTES).map(|n| (n.to_string(), "v".repeat(size))).chain([role.clone()]);
+        ParticipantInfo { attributes: attributes.collect(), ..participant() }
+    };
+    // The order of the attributes is another one each time.
+    for size in [1, 1, 1, 1, 2_000, 2_000, 2_000, 2_000] {
+        let update = Message::Update(ParticipantUpdate { participants: vec![many(size)] });
+        let Some(Message::Update(update)) = through(&frame(update)) else { panic!() };
+        let attributes = &update.participants[0].attributes;
+        assert_eq!(attributes.get(ROLE_ATTRIBUTE), Some(&role.1), "{}", attributes.len());
+        assert!(attributes.len() <= ATTRIBUTES + 1);
+    }
 }
 
 #[test]
