@@ -312,6 +312,25 @@ async fn expired_session_is_opened_again_and_the_call_is_not_repeated() {
     check_renewal(&server.await).await;
 }
 
+#[tokio::test]
+async fn expired_session_whose_error_repeats_the_id_is_opened_again() {
+    for (line, code, text) in [
+        ("404 Not Found", -32001, "Session not found"),
+        ("404 Not Found", -32600, "no"),
+        ("400 Bad Request", -32000, "Bad Request: No valid session ID provided"),
+    ] {
+        let server = Server::start(move |request, calls| match calls {
+            1 => {
+                let error = json!({"code": code, "message": text});
+                let refusal = json!({"jsonrpc": "2.0", "id": request.body["id"], "error": error});
+                ok("application/json", &refusal.to_string()).replace("200 OK", line)
+            }
+            _ => request.answer(&json!({"content": []})),
+        });
+        check_renewal(&server.await).await;
+    }
+}
+
 /// Servers answer a method that they do not know so.
 #[tokio::test]
 async fn error_that_names_its_request_with_404_fails_the_call_alone() {
@@ -486,6 +505,53 @@ async fn stream_is_resumed_after_its_last_event_until_the_call_is_answered() {
     assert_eq!(gets.len(), 2);
     assert!(gets.iter().all(|it| it.head.contains("mcp-session-id: s1\r\n")), "{gets:?}");
     assert!(gets.iter().all(|it| it.head.contains("mcp-protocol-version: 2025-11-25\r\n")), "{gets:?}");
+}
+
+/// A stream of events that breaks after its first event, or ends in order.
+fn broken(event: &str, is_broken: bool) -> String {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nmcp-session-id: s1\r\ntransfer-encoding: chunked";
+    let end = if is_broken { "50\r\nabc" } else { "0\r\n\r\n" };
+    format!("{head}\r\n\r\n{:x}\r\n{event}\r\n{end}", event.len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_ends_again_and_again_is_opened_with_growing_pauses() {
+    let page = json!({"tools": [{"name": "t"}]});
+    for answer in [
+        broken("id: 1\ndata: \n\n", true),
+        broken("id: 1\ndata: \n\n", false),
+        status("503 Service Unavailable", ""),
+    ] {
+        let (other, posted) = (answer.clone(), broken("id: 1\ndata: \n\n", true));
+        let gets = move |request: &Request| (request.method == "get").then(|| other.clone());
+        let server = Server::answering(page.clone(), Duration::ZERO, gets, move |_, _| posted.clone()).await;
+        let tools = mcp::http(&server.url).name("far").await.unwrap();
+        // The stream of the session, and that of a call.
+        let minutes = Duration::from_secs(600);
+        assert!(tokio::time::timeout(minutes, call(&tools)).await.is_err(), "the call has ended");
+        let count = server.seen.lock().unwrap().iter().filter(|it| it.method == "get").count();
+        assert!((10..=40).contains(&count), "{count} streams were opened: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn stream_of_an_expired_session_renews_it() {
+    let gets = std::sync::atomic::AtomicUsize::new(0);
+    let stream = move |request: &Request| {
+        let is_first =
+            request.method == "get" && gets.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        match request.method.as_str() {
+            "get" if is_first => Some(ok("text/event-stream", "retry: 1\n\n")),
+            "get" => Some(status("404 Not Found", "")),
+            _ => None,
+        }
+    };
+    let page = json!({"tools": [{"name": "t"}]});
+    let server = Server::answering(page, Duration::ZERO, stream, |_, _| String::new()).await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    while tools.health() != SourceHealth::Up || server.count("initialize") < 2 {
+        tools.changed().await;
+    }
 }
 
 #[tokio::test]
