@@ -222,6 +222,31 @@ async fn answer_with_its_id_as_a_text_and_null_as_its_error_is_read() {
 }
 
 #[tokio::test]
+async fn answer_and_progress_whose_ids_are_floats_are_read() {
+    let script = Script::new("mcp-floats");
+    let more = r#"answer() { printf '{"jsonrpc":"2.0","id":%s.0,"result":%s}\n' "$1" "$2"; }"#;
+    let body = r#"printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s.0,"progress":1,"message":"half"}}\n' "$1"
+        printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"%s","progress":2,"message":"most"}}\n' "$1"
+        text "$1" done"#;
+    let tools = script.server(body, more).await.unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&seen);
+    let context = context().with_progress(move |it: Progress| report.lock().unwrap().extend(it.message));
+    let outcome = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    assert_eq!(ToolResult::of(&outcome).for_model(100).text, "done");
+    assert_eq!(*seen.lock().unwrap(), ["half", "most"]);
+}
+
+#[tokio::test]
+async fn answer_to_a_request_with_a_huge_id_has_that_id() {
+    let script = Script::new("mcp-huge-id");
+    let body = r#"printf '{"jsonrpc":"2.0","id":1180591620717411303424,"method":"ping"}\n'; IFS= read -r pong
+        case "$pong" in *'"id":1180591620717411303424,'*) text "$1" same ;; *) text "$1" other ;; esac"#;
+    let tools = script.server(body, "").await.unwrap();
+    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(100).text, "same");
+}
+
+#[tokio::test]
 async fn answer_that_cannot_be_read_ends_its_call_with_the_reason() {
     let script = Script::new("mcp-unreadable");
     for (answer, says) in [

@@ -1,10 +1,11 @@
 //! The errors that this side answers with.
 
+use serde::Serialize;
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-use serde_json::{Value as Json, json};
+use serde_json::value::RawValue;
 
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-use super::head::Head;
+use super::{head::Head, id::Id};
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
 use crate::adapter::json::DocumentError;
 
@@ -44,23 +45,26 @@ pub(in crate::adapter) fn code_of(error: &DocumentError) -> i64 {
 /// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that of
 /// another request.
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-pub(in crate::adapter) fn unreadable(head: Head<'_>, code: i64, text: &str) -> Json {
+pub(in crate::adapter) fn unreadable(head: Head<'_>, code: i64, text: &str) -> String {
     refusal(head.id().filter(|_| head.has_method()).as_ref(), code, text)
 }
 
 /// Returns an error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
 #[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-pub(in crate::adapter) fn refusal(id: Option<&Json>, code: i64, text: &str) -> Json {
-    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": text}});
-    if let Some(id) = id.filter(|id| !id.is_null()) {
-        error["id"] = id.clone();
+pub(in crate::adapter) fn refusal(id: Option<&Id>, code: i64, text: &str) -> String {
+    #[derive(Serialize)]
+    struct Refusal<'a> {
+        jsonrpc: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a RawValue>,
+        error: RpcError,
     }
-    error
+    let (id, error) = (id.map(Id::raw), RpcError { code, message: text.to_owned() });
+    serde_json::to_string(&Refusal { jsonrpc: "2.0", id, error }).unwrap_or_default() // it can be written
 }
 
 /// An error that this side answers with.
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(in crate::adapter) struct RpcError {
     pub(in crate::adapter) code: i64,
     pub(in crate::adapter) message: String,

@@ -5,7 +5,7 @@
 use std::{io, sync::Arc};
 
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot, watch},
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::{
     error::RpcError,
+    id::Id,
     memory::Share,
     open::{Open, Refused, Reply},
     rules::Rules,
@@ -121,17 +122,29 @@ impl Peer {
     /// Answers a request. The share is free once the answer is written.
     pub(in crate::adapter) async fn answer(
         &self,
-        id: &Json,
-        answer: Result<Json, RpcError>,
+        id: impl Into<Option<&Id>>,
+        answer: Result<impl Serialize, RpcError>,
         share: Option<Share>,
     ) {
-        let mut message = json!({"jsonrpc": "2.0", "id": id});
-        match answer {
-            Ok(result) => message["result"] = result,
-            Err(error) => message["error"] = json!({"code": error.code, "message": error.message}),
+        #[derive(Serialize)]
+        struct Answer<'a, T> {
+            jsonrpc: &'a str,
+            id: Option<&'a RawValue>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            result: Option<T>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error: Option<RpcError>,
         }
-        let line = OutgoingMessage { _share: share, ..OutgoingMessage::of(message.to_string()) };
+        let (result, error) = answer.map_or_else(|error| (None, Some(error)), |result| (Some(result), None));
+        let answer = Answer { jsonrpc: "2.0", id: id.into().map(Id::raw), result, error };
+        let text = serde_json::to_string(&answer).unwrap_or_default(); // the keys of JSON are texts, so it can be written
+        let line = OutgoingMessage { _share: share, ..OutgoingMessage::of(text) };
         let _ = self.out.send(line).await; // a side that has gone does not get it
+    }
+
+    /// Answers a message with an error.
+    pub(in crate::adapter) async fn refuse(&self, id: Option<&Id>, error: RpcError) {
+        self.answer(id, Err::<Json, _>(error), None).await;
     }
 
     /// Returns room for one notification, or `None` if the connection has ended.
@@ -424,7 +437,7 @@ mod tests {
         let (near, mut far) = duplex(16);
         let memory = Memory::new(4 << 10);
         let share = memory.share(4 << 10).await;
-        peer.answer(&json!(1), Ok(json!("x".repeat(100))), Some(share)).await;
+        peer.answer(Id::read(b"1").as_ref(), Ok(json!("x".repeat(100))), Some(share)).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { writer.write(near).await.unwrap() });
         let mut next = pin!(memory.share(1));
@@ -461,7 +474,7 @@ mod tests {
         let sent = queued(&mut writer);
         assert!(sent[0].contains(r#""id":1,"method":"ask""#), "{sent:?}");
         assert_eq!(sent[1..], [r#"{"requestId":1}"#]);
-        assert!(!peer.open.answered(&json!(1), Reply::Result("null".to_owned())));
+        assert!(!peer.open.answered(&Id::read(b"1").unwrap(), Reply::Result("null".to_owned())));
         // One that was never sent is not.
         while poll!(pin!(peer.tell(MessageParts::new("note", &json!({}))))).is_ready() {}
         {

@@ -225,7 +225,7 @@ impl Bridge {
     async fn begin(&mut self, id: String, is_stream: bool, message: HostMessage) -> Result<(), Gone> {
         if self.open.len() >= MAX_OPEN {
             let text = format!("busy: {MAX_OPEN} requests are open already; wait for one to end");
-            return self.answer(refusal(Some(&message.id), INTERNAL, &text).to_string()).await;
+            return self.answer(refusal(message.id.as_ref(), INTERNAL, &text)).await;
         }
         let (server, out, heard) = (Arc::clone(&self.server), self.out.clone(), CancellationToken::new());
         let (is_modern, begun) = (message.version.is_some(), heard.clone());

@@ -9,7 +9,6 @@ use reqwest::{
     Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
 };
-use serde_json::Value as Json;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -20,6 +19,7 @@ use super::message::{self, HostMessage, Kind, answers, chosen_version};
 use crate::adapter::{
     jsonrpc::{
         error::{INTERNAL, refusal},
+        id::Id,
         rules::MCP,
     },
     mcp::source::{
@@ -79,7 +79,7 @@ impl Server {
         out: &mpsc::Sender<String>,
     ) -> Result<(), Gone> {
         let is_opening = matches!(&message.kind, Kind::Request { method, .. } if method == "initialize");
-        let failed = |text: &str| refusal(Some(&message.id), INTERNAL, text).to_string();
+        let failed = |text: &str| refusal(message.id.as_ref(), INTERNAL, text);
         let response = match self.send(self.post(message)).await {
             Ok(response) => response,
             Err(gone) => {
@@ -90,7 +90,7 @@ impl Server {
         if response.status() == StatusCode::NOT_FOUND {
             heard.cancel();
             // A server without a session answers an unknown method so.
-            if let Some(text) = self.answer_to(&message.id, response).await {
+            if let Some(text) = self.answer_to(message.id.as_ref(), response).await {
                 let _ = out.send(message::line(&text)).await;
                 return Ok(());
             }
@@ -126,8 +126,8 @@ impl Server {
         };
         let mut is_answered = false;
         while let Some(mut text) = next(&mut texts).await {
-            if answers(&text, &message.id) {
-                text = message::addressed(text, &message.id);
+            if answers(&text, message.id.as_ref()) {
+                text = message::addressed(text, message.id.as_ref());
                 is_answered = true;
                 if is_opening {
                     self.session().version = chosen_version(&text);
@@ -204,7 +204,7 @@ impl Server {
     }
 
     /// Returns the body of a refusal that is an answer to this request.
-    async fn answer_to(&self, id: &Json, response: Response) -> Option<String> {
+    async fn answer_to(&self, id: Option<&Id>, response: Response) -> Option<String> {
         if media_type(&response).as_deref() != Some(JSON) {
             return None;
         }

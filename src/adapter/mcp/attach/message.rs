@@ -10,7 +10,8 @@ use crate::adapter::{
     jsonrpc::{
         self,
         error::{INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
-        head::{Head, as_id},
+        head::Head,
+        id::Id,
         message::Parts,
     },
 };
@@ -22,8 +23,7 @@ const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub(super) struct HostMessage {
     pub(super) text: Vec<u8>,
     pub(super) kind: Kind,
-    /// Null for a message without one.
-    pub(super) id: Json,
+    pub(super) id: Option<Id>,
     /// The protocol version that the request itself names.
     pub(super) version: Option<String>,
     /// What the request names: a tool, a prompt, a resource or a task.
@@ -66,19 +66,18 @@ impl HostMessage {
             }
             (None, _) if json.get("result").is_some() || json.get("error").is_some() => Kind::Response,
             _ => {
-                let id = Some(&id).filter(|id| id.is_string() || id.is_number());
-                return Err(refusal(id, INVALID_REQUEST, SHAPE).to_string());
+                return Err(refusal(Id::of(&id).as_ref(), INVALID_REQUEST, SHAPE));
             }
         };
         let params = &json["params"];
         let version = params["_meta"][VERSION].as_str().map(str::to_owned);
         let name = ["name", "uri", "taskId"].iter().find_map(|key| params[*key].as_str()).map(str::to_owned);
-        Ok(Self { text: repaired.unwrap_or(text), kind, id, version, name })
+        Ok(Self { kind, id: Head::of(&text).id(), text: repaired.unwrap_or(text), version, name })
     }
 
     /// Returns the error for a message that cannot be read.
     pub(super) fn unreadable(head: Head<'_>, code: i64, reason: impl fmt::Display) -> String {
-        unreadable(head, code, &format!("the message cannot be read: {reason}")).to_string()
+        unreadable(head, code, &format!("the message cannot be read: {reason}"))
     }
 
     pub(super) fn method(&self) -> Option<&str> {
@@ -90,26 +89,28 @@ impl HostMessage {
 }
 
 /// Returns whether a message of the server is the answer to this request, or an error that names no request.
-pub(super) fn answers(text: &str, id: &Json) -> bool {
+pub(super) fn answers(text: &str, id: Option<&Id>) -> bool {
     let Ok(answer) = serde_json::from_str::<Parts<'_>>(text) else { return false };
-    let named = answer.id.and_then(|it| as_id(it.get().as_bytes()));
-    answer.method.is_none() && (named.as_ref() == Some(id) || answer.id.is_none() && answer.error.is_some())
+    let named = answer.id.and_then(|it| Id::read(it.get().as_bytes()));
+    answer.method.is_none()
+        && (named.is_some() && named.as_ref() == id || answer.id.is_none() && answer.error.is_some())
 }
 
 /// Returns the answer to this request with its id: the host cannot tell what an error without one answers.
-pub(super) fn addressed(text: String, id: &Json) -> String {
+pub(super) fn addressed(text: String, id: Option<&Id>) -> String {
     if names(&text, id) {
         return text;
     }
     let Ok(mut fields) = json::object(&text) else { return text };
-    fields.insert("id".to_owned(), id.clone());
+    let id = id.and_then(|id| serde_json::from_str(id.as_json()).ok());
+    fields.insert("id".to_owned(), id.unwrap_or_default());
     Json::Object(fields).to_string()
 }
 
 /// Returns whether a message names this request.
-pub(super) fn names(text: &str, id: &Json) -> bool {
+pub(super) fn names(text: &str, id: Option<&Id>) -> bool {
     let named = serde_json::from_str::<Parts<'_>>(text).ok().and_then(|parts| parts.id);
-    named.is_some_and(|named| as_id(named.get().as_bytes()).as_ref() == Some(id))
+    named.is_some_and(|named| Id::read(named.get().as_bytes()).as_ref() == id)
 }
 
 /// Returns the protocol version that the server has chosen in its answer to `initialize`.
@@ -172,12 +173,13 @@ mod tests {
 
     #[test]
     fn answer_is_recognized_by_its_id() {
-        assert!(answers(r#"{"id":7,"result":{}}"#, &json!(7)));
-        assert!(answers(r#"{"error":{"code":1}}"#, &json!(7)));
-        let addressed = addressed(r#"{"id":null,"error":{"code":1}}"#.to_owned(), &json!(1.5));
+        assert!(answers(r#"{"id":7,"result":{}}"#, Id::of(&json!(7)).as_ref()));
+        assert!(answers(r#"{"error":{"code":1}}"#, Id::of(&json!(7)).as_ref()));
+        let addressed =
+            addressed(r#"{"id":null,"error":{"code":1}}"#.to_owned(), Id::of(&json!(1.5)).as_ref());
         assert!(addressed.contains(r#""id":1.5"#), "{addressed}");
         for other in [r#"{"id":8,"result":{}}"#, r#"{"id":7,"method":"ping"}"#, r#"{"method":"x"}"#, "no"] {
-            assert!(!answers(other, &json!(7)), "{other}");
+            assert!(!answers(other, Id::of(&json!(7)).as_ref()), "{other}");
         }
     }
 

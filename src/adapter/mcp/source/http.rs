@@ -15,7 +15,6 @@ use reqwest::{
     Body, Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
 };
-use serde_json::Value as Json;
 use tokio::{
     sync::Semaphore,
     task::{AbortHandle, JoinSet},
@@ -417,8 +416,8 @@ impl Http {
     async fn receive(&self, text: &[u8], of: Option<u64>) {
         match self.inbox.read(&self.peer.open, text, of) {
             Read::Incoming(message) => self.handler.incoming(message).await,
-            Read::Refused(Json::Null, _) | Read::Done | Read::Junk => {}
-            Read::Refused(id, error) => self.peer.answer(&id, Err(error), None).await,
+            Read::Refused(None, _) | Read::Done | Read::Junk => {}
+            Read::Refused(id, error) => self.peer.refuse(id.as_ref(), error).await,
         }
     }
 
