@@ -24,10 +24,10 @@ use toolbridge::{
 /// One HTTP request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    method: String,
+    pub(crate) method: String,
     /// The headers, in lower case.
-    head: String,
-    body: Json,
+    pub(crate) head: String,
+    pub(crate) body: Json,
 }
 
 impl Request {
@@ -43,7 +43,7 @@ impl Request {
     }
 }
 
-fn ok(kind: &str, body: &str) -> String {
+pub(crate) fn ok(kind: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nmcp-session-id: s1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
@@ -76,7 +76,7 @@ impl Server {
     }
 
     /// Starts a server that answers other messages than calls by a function, too, if that has an answer.
-    async fn answering(
+    pub(crate) async fn answering(
         page: Json,
         after: Duration,
         other: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,

@@ -1,12 +1,11 @@
 //! The errors that this side answers with.
 
 use serde::Serialize;
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
 use serde_json::value::RawValue;
 
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
 use super::{head::Head, id::Id};
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
 use crate::adapter::json::DocumentError;
 
 /// The message is not JSON.
@@ -34,7 +33,7 @@ pub(in crate::adapter) const SHAPE: &str = "not a JSON-RPC 2.0 request, notifica
 pub(in crate::adapter) const BATCH: &str = "batches are not supported";
 
 /// Returns the code for a message that cannot be read, for this reason.
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
 pub(in crate::adapter) fn code_of(error: &DocumentError) -> i64 {
     match error {
         DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => PARSE,
@@ -44,13 +43,13 @@ pub(in crate::adapter) fn code_of(error: &DocumentError) -> i64 {
 
 /// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that of
 /// another request.
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
 pub(in crate::adapter) fn unreadable(head: Head<'_>, code: i64, text: &str) -> String {
     refusal(head.id().filter(|_| head.has_method()).as_ref(), code, text)
 }
 
 /// Returns an error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
 pub(in crate::adapter) fn refusal(id: Option<&Id>, code: i64, text: &str) -> String {
     #[derive(Serialize)]
     struct Refusal<'a> {
@@ -59,7 +58,7 @@ pub(in crate::adapter) fn refusal(id: Option<&Id>, code: i64, text: &str) -> Str
         id: Option<&'a RawValue>,
         error: RpcError,
     }
-    let (id, error) = (id.map(Id::raw), RpcError { code, message: text.to_owned() });
+    let (id, error) = (id.map(Id::raw), RpcError { code, message: text.to_owned(), data: None });
     serde_json::to_string(&Refusal { jsonrpc: "2.0", id, error }).unwrap_or_default() // it can be written
 }
 
@@ -68,11 +67,13 @@ pub(in crate::adapter) fn refusal(id: Option<&Id>, code: i64, text: &str) -> Str
 pub(in crate::adapter) struct RpcError {
     pub(in crate::adapter) code: i64,
     pub(in crate::adapter) message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::adapter) data: Option<Box<RawValue>>,
 }
 
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 impl RpcError {
     pub(in crate::adapter) fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), data: None }
     }
 }

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+#[cfg(all(feature = "mcp", unix))]
+use super::error::{INTERNAL, RpcError};
 use crate::{
     adapter::{json, words},
     value::prefix,
@@ -68,6 +70,17 @@ impl Failure {
             "" => said,
             code => format!("{said} ({label}{code})"),
         }
+    }
+}
+
+/// The error that passes it on.
+#[cfg(all(feature = "mcp", unix))]
+impl From<Failure> for RpcError {
+    fn from(failure: Failure) -> Self {
+        let said = || failure.said().unwrap_or_default();
+        let message = if failure.message.is_empty() { said() } else { failure.message.clone() };
+        let data = failure.data.and_then(|data| RawValue::from_string(data.replace(['\n', '\r'], " ")).ok());
+        Self { code: failure.code.unwrap_or(INTERNAL), message, data }
     }
 }
 

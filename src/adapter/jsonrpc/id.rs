@@ -26,6 +26,7 @@ impl Id {
     }
 
     /// Reads the id in parameters.
+    #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
     pub(crate) fn of(value: &Json) -> Option<Self> {
         Self::read(value.to_string().as_bytes())
     }
@@ -48,6 +49,7 @@ impl Id {
     }
 
     /// Returns the number that it is for programs that read the text of a number as that number, too.
+    #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
     pub(crate) fn whole(&self) -> Option<u64> {
         let number = self.number().or_else(|| self.value.as_str()?.trim().parse().ok())?;
         u64::try_from(number).ok()
@@ -59,6 +61,7 @@ impl Id {
         self.value.as_str()
     }
 
+    #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
     pub(super) fn is_number(&self) -> bool {
         self.value.is_number()
     }

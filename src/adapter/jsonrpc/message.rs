@@ -85,6 +85,18 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// Returns a text with other parts in place of these, which are parts of it.
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+pub(in crate::adapter) fn changed(text: &str, mut changes: Vec<(&str, String)>) -> String {
+    let start = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
+    changes.sort_by_key(|(part, _)| std::cmp::Reverse(start(part)));
+    let mut changed = text.to_owned();
+    for (part, other) in changes {
+        changed.replace_range(start(part)..start(part) + part.len(), &other);
+    }
+    changed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 //!
 //! Whatever sends waits until there is room, so that a program that stops reading makes nothing grow.
 
-use std::{io, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use serde::Serialize;
 use serde_json::{Value as Json, json, value::RawValue};
@@ -195,12 +195,28 @@ impl Peer {
 
 /// A request or a notification to send.
 pub(in crate::adapter) struct MessageParts<'a> {
-    method: &'static str,
-    params: &'a Json,
+    method: Cow<'static, str>,
+    params: Params<'a>,
     /// What a transport with headers puts into them.
     pub(in crate::adapter) headers: Headers,
     /// Called when the message is written.
     pub(in crate::adapter) written: Option<Written>,
+}
+
+/// The parameters of a message.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Params<'a> {
+    None,
+    Json(&'a Json),
+    #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "ACP passes nothing on"))]
+    Raw(&'a RawValue),
+}
+
+impl Params<'_> {
+    fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
 }
 
 /// Names and values of headers.
@@ -212,26 +228,34 @@ pub(in crate::adapter) type Written = Box<dyn FnOnce() + Send + Sync>;
 impl<'a> MessageParts<'a> {
     /// Creates a message. Parameters that are null are left out.
     pub(in crate::adapter) fn new(method: &'static str, params: &'a Json) -> Self {
-        Self { method, params, headers: Headers::new(), written: None }
+        let params = if params.is_null() { Params::None } else { Params::Json(params) };
+        Self { method: method.into(), params, headers: Headers::new(), written: None }
+    }
+
+    /// Creates a message of another program. It must have no line break.
+    #[cfg(all(feature = "mcp", unix))]
+    pub(in crate::adapter) fn raw(method: &str, params: Option<&'a RawValue>) -> Self {
+        let params = params.map_or(Params::None, Params::Raw);
+        Self { method: method.to_owned().into(), params, headers: Headers::new(), written: None }
     }
 
     fn line(self, id: Option<u64>) -> OutgoingMessage {
-        let text = text(id, self.method, self.params);
+        let text = text(id, &self.method, &self.params);
         let (method, headers, written) = (Some(self.method), self.headers, self.written);
         OutgoingMessage { id, method, headers, written, ..OutgoingMessage::of(text) }
     }
 }
 
 /// Returns the text of a request, or of a notification.
-fn text(id: Option<u64>, method: &str, params: &Json) -> String {
+fn text(id: Option<u64>, method: &str, params: &Params<'_>) -> String {
     #[derive(Serialize)]
     struct Parts<'a> {
         jsonrpc: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<u64>,
         method: &'a str,
-        #[serde(skip_serializing_if = "Json::is_null")]
-        params: &'a Json,
+        #[serde(skip_serializing_if = "Params::is_none")]
+        params: &'a Params<'a>,
     }
     // The keys of JSON are texts, so it can be written.
     serde_json::to_string(&Parts { jsonrpc: "2.0", id, method, params }).unwrap_or_default()
@@ -303,7 +327,7 @@ pub(in crate::adapter) struct OutgoingMessage {
     /// Of a request.
     pub(in crate::adapter) id: Option<u64>,
     /// Of a request or a notification.
-    pub(in crate::adapter) method: Option<&'static str>,
+    pub(in crate::adapter) method: Option<Cow<'static, str>>,
     pub(in crate::adapter) headers: Headers,
     pub(in crate::adapter) written: Option<Written>,
     _share: Option<Share>,
@@ -325,7 +349,7 @@ pub(in crate::adapter) struct Withdrawn {
 impl Withdrawn {
     /// Returns the notification for it.
     pub(in crate::adapter) fn line(&self, rules: &Rules) -> OutgoingMessage {
-        OutgoingMessage::of(text(None, rules.cancel, &self.params()))
+        OutgoingMessage::of(text(None, rules.cancel, &Params::Json(&self.params())))
     }
 
     fn params(&self) -> Json {

@@ -11,7 +11,7 @@ use crate::adapter::jsonrpc::{
     error::{INTERNAL, INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
     head::Head,
     id::Id,
-    message::Parts,
+    message::{Parts, changed},
 };
 
 /// The most requests of one host that are open at once. Calls have a lower limit.
@@ -145,17 +145,6 @@ fn changes<'a>(text: &'a str, ids: Option<&mut Ids>) -> Result<Vec<(&'a str, Str
     }
     changes.retain(|(part, other)| part != other);
     Ok(changes)
-}
-
-/// Returns the text with other parts in place of these, which are parts of it.
-fn changed(text: &str, mut changes: Vec<(&str, String)>) -> String {
-    let start = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
-    changes.sort_by_key(|(part, _)| std::cmp::Reverse(start(part)));
-    let mut changed = text.to_owned();
-    for (part, other) in changes {
-        changed.replace_range(start(part)..start(part) + part.len(), &other);
-    }
-    changed
 }
 
 /// Returns an answer with this id in place of its own.

@@ -11,6 +11,7 @@ use super::{
     Shared,
     calls::Calls,
     elicitation::{ELICITATION, MAX_QUESTIONS},
+    http::Incomings,
     log,
 };
 use crate::{
@@ -57,18 +58,6 @@ impl Handler {
     pub(super) fn new(shared: &Arc<Shared>, peer: Arc<Peer>, calls: Arc<Calls>) -> Self {
         let (server, shared) = (Arc::clone(&shared.name), Arc::downgrade(shared));
         Self { server, shared, peer, calls, questions: Mutex::default() }
-    }
-
-    /// Handles a message.
-    pub(super) async fn incoming(&self, message: Incoming) {
-        match message {
-            Incoming::Request(request) => self.request(request).await,
-            Incoming::Notification { method, params } => self.notification(&method, params.as_deref()),
-            Incoming::Unnamed(words) => self.calls.warn(&format!(
-                "the MCP server {:?} reports an error that names no request: {words}",
-                self.server
-            )),
-        }
     }
 
     async fn request(&self, Request { id, method, params, .. }: Request) {
@@ -153,6 +142,19 @@ impl Handler {
 
     fn questions(&self) -> MutexGuard<'_, Questions> {
         self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Incomings for Handler {
+    async fn incoming(&self, message: Incoming) {
+        match message {
+            Incoming::Request(request) => self.request(request).await,
+            Incoming::Notification { method, params } => self.notification(&method, params.as_deref()),
+            Incoming::Unnamed(words) => self.calls.warn(&format!(
+                "the MCP server {:?} reports an error that names no request: {words}",
+                self.server
+            )),
+        }
     }
 }
 

@@ -21,15 +21,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    handler::Handler,
-    lifecycle::{DISCOVER, INITIALIZE, INITIALIZED, Protocol},
-};
+use super::lifecycle::{DISCOVER, INITIALIZE, INITIALIZED, Protocol};
 use crate::adapter::{
     jsonrpc::{
         error::{INVALID_PARAMS, METHOD_NOT_FOUND},
         failure::Failure,
-        inbox::{Inbox, Read},
+        inbox::{Inbox, Incoming, Read},
         message::Parts,
         open::{Reason, Reply},
         peer::{End, Headers, Outgoing, OutgoingMessage, Peer, Writer, Written},
@@ -76,13 +73,12 @@ const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 /// The largest body of a refusal that is read for its reason, in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
 
-pub(in crate::adapter::mcp) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub(in crate::adapter::mcp) const PROTOCOL_VERSION: HeaderName =
-    HeaderName::from_static("mcp-protocol-version");
-pub(in crate::adapter::mcp) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-pub(in crate::adapter::mcp) const JSON: &str = "application/json";
-pub(in crate::adapter::mcp) const EVENTS: &str = "text/event-stream";
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
 
 /// Why a message has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -134,12 +130,17 @@ impl Failed {
     }
 }
 
+/// Takes the requests and notifications of a server.
+pub(in crate::adapter::mcp) trait Incomings: Send + Sync + 'static {
+    fn incoming(&self, message: Incoming) -> impl Future<Output = ()> + Send;
+}
+
 /// The connection to one server.
-pub(super) struct Http {
+pub(in crate::adapter::mcp) struct Http<I> {
     client: HttpClient,
     peer: Arc<Peer>,
     inbox: Inbox,
-    handler: Handler,
+    incomings: I,
     agreed: Arc<OnceLock<Protocol>>,
     session: OnceLock<HeaderValue>,
     posts: Semaphore,
@@ -147,24 +148,24 @@ pub(super) struct Http {
     is_within_event: Arc<AtomicBool>,
 }
 
-impl Http {
-    pub(super) fn new(
+impl<I: Incomings> Http<I> {
+    pub(in crate::adapter::mcp) fn new(
         client: HttpClient,
         peer: Arc<Peer>,
         inbox: Inbox,
-        handler: Handler,
+        incomings: I,
         agreed: Arc<OnceLock<Protocol>>,
         is_within_event: Arc<AtomicBool>,
     ) -> Self {
         let (session, posts) = (OnceLock::new(), Semaphore::new(MAX_POSTS));
-        Self { client, peer, inbox, handler, agreed, session, posts, is_within_event }
+        Self { client, peer, inbox, incomings, agreed, session, posts, is_within_event }
     }
 
     /// Sends what is to be sent until the peer is closed, and then ends the session.
     ///
     /// # Cancel safety
     /// Dropping the future ends all requests.
-    pub(super) async fn run(self, mut writer: Writer) {
+    pub(in crate::adapter::mcp) async fn run(self, mut writer: Writer) {
         let http = Arc::new(self);
         let mut open: BTreeMap<u64, AbortHandle> = BTreeMap::new();
         let (mut requests, mut notes, mut stream) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
@@ -182,7 +183,7 @@ impl Http {
             };
             match outgoing {
                 None => break,
-                Some(Outgoing::Message(line)) => match (line.id, line.method) {
+                Some(Outgoing::Message(line)) => match (line.id, line.method.as_deref()) {
                     (Some(id), _) => {
                         open.insert(id, requests.spawn(Arc::clone(&http).request(id, line)));
                     }
@@ -244,7 +245,8 @@ impl Http {
 
     async fn exchange(&self, id: u64, line: OutgoingMessage) -> Result<(), Failed> {
         let place = self.posts.acquire().await.ok(); // it is never closed
-        let method = line.method;
+        let method = line.method.clone();
+        let method = method.as_deref();
         let response = self.post(line).await?;
         let status = response.status();
         if !status.is_success() {
@@ -415,7 +417,7 @@ impl Http {
 
     async fn receive(&self, text: &[u8], of: Option<u64>) {
         match self.inbox.read(&self.peer.open, text, of) {
-            Read::Incoming(message) => self.handler.incoming(message).await,
+            Read::Incoming(message) => self.incomings.incoming(message).await,
             Read::Refused(None, _) | Read::Done | Read::Junk => {}
             Read::Refused(id, error) => self.peer.refuse(id.as_ref(), error).await,
         }
@@ -452,9 +454,11 @@ impl Http {
             .header(CONTENT_TYPE, JSON);
         request = with(request, &line.headers);
         // The first messages say themselves which version they have.
-        if !matches!(line.method, Some(DISCOVER | INITIALIZE)) {
+        if !matches!(line.method.as_deref(), Some(DISCOVER | INITIALIZE)) {
             request = self.with_headers(request);
-            if let Some(method) = line.method.filter(|_| self.agreed.get().is_some_and(Protocol::is_modern)) {
+            if let Some(method) =
+                line.method.as_deref().filter(|_| self.agreed.get().is_some_and(Protocol::is_modern))
+            {
                 request = request.header(METHOD, method);
             }
         }
@@ -583,7 +587,7 @@ fn other_type(found: Option<&str>) -> Failed {
 
 /// Returns whether a GET of this address opens the stream of HTTP+SSE: its first event names where to post messages
 /// ([MCP of 2024-11-05](https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse)).
-pub(in crate::adapter::mcp) async fn is_http_sse(get: RequestBuilder) -> bool {
+async fn is_http_sse(get: RequestBuilder) -> bool {
     let asked = async {
         let response = get.header(ACCEPT, EVENTS).send().await.ok()?;
         if !response.status().is_success() || media_type(&response).as_deref() != Some(EVENTS) {
