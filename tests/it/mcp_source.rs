@@ -483,6 +483,66 @@ async fn list_is_read_in_pages_and_again_when_it_changes() {
     }
 }
 
+#[tokio::test]
+async fn page_that_cannot_be_read_is_lost_alone_and_noted() {
+    let script = Script::new("mcp-pages");
+    for (pages, names, note) in [
+        (r#"{"tools":[{"name":"a"}],"nextCursor":2} {"tools":[{"name":"b"}]}"#, &["a", "b"][..], None),
+        (
+            r#"{"tools":[{"name":"a"}],"nextCursor":2} {"tools":null}"#,
+            &["a"],
+            Some("page 2 of its tool list has no `tools`"),
+        ),
+        (
+            r#"{"tools":[{"name":"a"}],"nextCursor":[2]} {}"#,
+            &["a"],
+            Some("its tool list goes on after page 1, but has no usable cursor"),
+        ),
+        (
+            r#"{"tools":null,"nextCursor":"2"} {"tools":[{"name":"b"}]}"#,
+            &["b"],
+            Some("page 1 of its tool list has no `tools`"),
+        ),
+        (r#"{} {}"#, &[], Some("page 1 of its tool list has no `tools`")),
+    ] {
+        let (first, second) = pages.split_once(' ').unwrap();
+        let list = format!(
+            "list() {{ case \"$line\" in *'\"cursor\"'*) answer \"$1\" '{second}' ;; *) answer \"$1\" '{first}' ;; esac; }}"
+        );
+        let tools = script.server("text \"$1\" ok", &list).await.unwrap();
+        let listed: Vec<_> = tools.list().iter().map(|it| it.name().to_string()).collect();
+        assert_eq!(listed, names, "{pages}");
+        assert_eq!(tools.notes(), note.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{pages}");
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_out_of_a_long_list_is_noted() {
+    let script = Script::new("mcp-long-list");
+    for (tools, note) in [
+        (
+            r#"{"name":"t"},{"name":"t","description":"other"}"#,
+            "t is listed 2 times; the first one is offered",
+        ),
+        (
+            &*(0..1_030).map(|n| format!(r#"{{"name":"t{n}"}}"#)).collect::<Vec<_>>().join(","),
+            "6 tools of its list are not offered: the limit is 1024",
+        ),
+    ] {
+        fs::write(script.note("tools"), format!(r#"{{"tools":[{tools}]}}"#)).unwrap();
+        let list = r#"list() { answer "$1" "$(cat "$0.tools")"; }"#;
+        let tools = script.server("text \"$1\" ok", list).await.unwrap();
+        assert_eq!(tools.notes(), [note]);
+        tools.close().await;
+    }
+    let list =
+        r#"n=0; list() { n=$((n+1)); answer "$1" '{"tools":[{"name":"t'$n'"}],"nextCursor":"more"}'; }"#;
+    let tools = script.server("text \"$1\" ok", list).await.unwrap();
+    assert_eq!(tools.list().len(), 64);
+    assert_eq!(tools.notes(), ["its tool list goes on after page 64, which is the last that is read"]);
+}
+
 /// Answers the questions of a server, and returns what the server got.
 async fn asked(
     request: &str,
