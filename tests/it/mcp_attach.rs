@@ -347,8 +347,8 @@ async fn answer_that_is_no_message_becomes_an_error_with_its_words() {
     .await;
     let answers = carried(&server, 5).await;
     for (answer, (id, says)) in answers.iter().zip((1..).zip([
-        "is not a JSON-RPC message",
-        "its answer is text/plain",
+        "is not a JSON-RPC message: the quota is used up",
+        "nor text/event-stream: Please log in",
         "HTTP 429: slow down",
         "ended its answer early",
         "ended its answer early",

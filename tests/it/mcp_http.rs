@@ -282,6 +282,12 @@ async fn missing_token_is_named_with_what_to_set() {
         "{error}"
     );
     assert!(!error.contains("hunter2"), "{error}");
+    let challenge = "www-authenticate: Bearer realm=\"mcp\", error=\"invalid_token\", error_description=\"it expired, at noon\"\r\n";
+    let error = refused(status("401 Unauthorized", challenge)).await;
+    assert!(error.contains("(HTTP 401: it expired, at noon)"), "{error}");
+    let error =
+        refused(status("403 Forbidden", "www-authenticate: Bearer error=insufficient_scope\r\n")).await;
+    assert!(error.contains("(HTTP 403: insufficient_scope)"), "{error}");
     let unset = mcp::http("https://mcp.example.com/")
         .bearer_env("TOOLBRIDGE_TEST_UNSET")
         .await
@@ -419,6 +425,29 @@ async fn call_that_is_answered_without_a_message_fails_at_once() {
         "answered the request with HTTP 204 and without a message",
         "no parse (MCP error -32700)",
         "cannot be read: batches are not supported",
+    ] {
+        let error = error(&tools).await;
+        assert!(error.ends_with(says), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn answer_that_is_no_message_keeps_its_words() {
+    let server = Server::start(|_, calls| match calls {
+        1 => ok("application/json", r#"{"error":"the quota is used up"}"#),
+        2 => ok("text/plain", "Please log in"),
+        3 => ok("text/html", "<p>hunter2"),
+        4 => ok("application/json", ""),
+        _ => ok("text/plain", "cannot read /mcp?key=hunter2"),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    for says in [
+        "the answer is not a JSON-RPC message: the quota is used up",
+        "its answer is text/plain, and neither application/json nor text/event-stream: Please log in",
+        "its answer is text/html, and neither application/json nor text/event-stream",
+        "the answer is not a JSON-RPC message",
+        "nor text/event-stream: cannot read …?…",
     ] {
         let error = error(&tools).await;
         assert!(error.ends_with(says), "{error}");

@@ -203,6 +203,7 @@ async fn error_of_another_form_keeps_the_words_of_the_server() {
         ),
         (r#"{"message":"half \ud83d"}"#, "half \u{fffd}"),
         (r#""no quota""#, "no quota"),
+        (r#"{"code":-32601,"message":"tools/call"}"#, "unknown method: tools/call (MCP error -32601)"),
         ("null", "the MCP server gave no reason"),
     ] {
         let body = format!(r#"printf '%s\n' '{{"jsonrpc":"2.0","id":'"$1"',"error":{error_of_server}}}'"#);

@@ -34,7 +34,7 @@ use crate::adapter::{
     },
     web::{
         client::{HttpClient, media_type},
-        outgoing::HttpError,
+        outgoing::{HttpError, after},
         sse::{EventError, Events},
     },
     words,
@@ -94,12 +94,10 @@ enum Failed {
     NoMessage(Arc<str>, u16),
     #[error("{0} did not accept a message within {limit} s", limit = NOTE_LIMIT.as_secs())]
     NotAccepted(Arc<str>),
-    #[error("the answer is not a JSON-RPC message")]
-    NotAMessage,
-    #[error("its answer is {0}, and neither {JSON} nor {EVENTS}")]
-    OtherType(String),
-    #[error("its answer has no content type, and is neither {JSON} nor {EVENTS}")]
-    NoType,
+    #[error("the answer is not a JSON-RPC message{}", after(.0))]
+    NotAMessage(Option<String>),
+    #[error("its answer {what} {JSON} nor {EVENTS}{}", after(.said))]
+    OtherType { what: String, said: Option<String> },
     #[error("its session has expired")]
     Expired,
     #[error("it ended its answer early")]
@@ -268,10 +266,24 @@ impl<I: Incomings> Http<I> {
             Some(JSON) => {
                 let body = self.client.body(response, MCP.max_line).await?;
                 self.receive(&body, Some(id)).await;
-                if self.peer.open.has(id) { Err(Failed::NotAMessage) } else { Ok(()) }
+                match self.peer.open.has(id) {
+                    true => {
+                        Err(Failed::NotAMessage(self.client.said_in(&body[..body.len().min(MAX_REFUSAL)])))
+                    }
+                    false => Ok(()),
+                }
             }
-            other => Err(other_type(other)),
+            _ => Err(self.other_type(response).await),
         }
+    }
+
+    /// Returns the failure of an answer of another type, with its words.
+    async fn other_type(&self, response: Response) -> Failed {
+        let what = match media_type(&response) {
+            Some(found) => format!("is {}, and neither", words::line(&found)),
+            None => "has no content type, and is neither".to_owned(),
+        };
+        Failed::OtherType { what, said: self.client.said(response).await }
     }
 
     /// Handles an answer that reports an error: a JSON-RPC error, or only a status.
@@ -407,7 +419,7 @@ impl<I: Incomings> Http<I> {
         match media_type(&response).as_deref() {
             _ if !response.status().is_success() => Err(self.client.status_error(response).await.into()),
             Some(EVENTS) => Ok(self.opened(response)),
-            other => Err(other_type(other)),
+            _ => Err(self.other_type(response).await),
         }
     }
 
@@ -579,10 +591,6 @@ fn with(mut request: RequestBuilder, headers: &Headers) -> RequestBuilder {
         }
     }
     request
-}
-
-fn other_type(found: Option<&str>) -> Failed {
-    found.map_or(Failed::NoType, |found| Failed::OtherType(words::line(found)))
 }
 
 /// Returns whether a GET of this address opens the stream of HTTP+SSE: its first event names where to post messages
