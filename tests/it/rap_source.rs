@@ -203,7 +203,7 @@ async fn call_whose_messages_were_refused_fails_before_its_time_with_the_reason(
         })
         .await;
         let error = outcome.unwrap_err();
-        assert!(status >= 400 && error.code() == ErrorCode::TIMEOUT, "{says}: {status} {error:?}");
+        assert!(status >= 400 && error.code() == ErrorCode::EXECUTION_ERROR, "{says}: {status} {error:?}");
         assert!(
             error.message().contains("a message of it was refused: ") && error.message().contains(says),
             "{error}"

@@ -140,7 +140,8 @@ impl Guard<'_> {
         if self.open.end(End::Late) {
             self.shared.inbox.cancel(&self.open.id);
         }
-        ToolError::new(ErrorCode::TIMEOUT, format!("the tool did not answer in time; {trouble}"))
+        // The room shows a `timeout` without the words of its error.
+        ToolError::new(ErrorCode::EXECUTION_ERROR, format!("the tool did not answer in time; {trouble}"))
     }
 
     /// Returns the failure of a call that its server has not accepted.
