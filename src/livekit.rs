@@ -59,7 +59,7 @@ use room::{
     snapshot::Snapshot,
     task::Task,
 };
-use signaling::address::ServerUrl;
+use signaling::{Sent, address::ServerUrl};
 use token::tokens::{TokenSource, has_the_form_of_a_token};
 
 /// Validates a server address with the rules that [`ConnectOptions::join`] uses, without connecting.
@@ -389,7 +389,7 @@ impl ConnectOptions {
         };
         let start = Instant::now();
         // Boxed: it is needed once, and would make the futures of all callers large.
-        let joined = Box::pin(connector.connect(token, self.join_timeout)).await?;
+        let joined = Box::pin(connector.connect(token, self.join_timeout, &Sent::default())).await?;
 
         let state = State { can_publish_data: joined.can_publish_data, token: joined.token.clone() };
         let (queues, ends) = Queues::new(joined.local.sid().clone(), state);

@@ -33,7 +33,7 @@ use crate::{
     livekit::{
         ConnectOptions,
         error::ConnectError,
-        signaling::{NotResumed, ServerEvent, Signal, address::ServerUrl},
+        signaling::{NotResumed, Sent, ServerEvent, Signal, address::ServerUrl},
     },
     transport::CloseReason,
 };
@@ -114,7 +114,7 @@ fn leave(reason: DisconnectReason) -> Frame {
 }
 
 async fn join(url: &ServerUrl) -> Result<(Signal, JoinResponse), ConnectError> {
-    let joining = Signal::join(url, "token", Vec::new(), String::new(), false, BOUND);
+    let joining = Signal::join(url, "token", Vec::new(), String::new(), false, BOUND, Sent::default());
     timeout(BOUND, joining).await.expect("the join hangs")
 }
 

@@ -31,6 +31,7 @@ pub(crate) mod tls;
 pub(crate) mod websocket;
 
 pub(crate) use attempt::NotResumed;
+pub(crate) use request::Sent;
 pub(crate) use server_event::{ServerEvent, demands_relays};
 
 use address::ServerUrl;
@@ -71,6 +72,7 @@ impl Signal {
         offer: String,
         has_rpc: bool,
         limit: Duration,
+        sent: Sent,
     ) -> Result<(Self, JoinResponse), ConnectError> {
         let (mut link, response) = Link::open(Request {
             url: url.clone(),
@@ -79,6 +81,7 @@ impl Signal {
             purpose: Purpose::Join(description("offer", offer, 1)),
             has_rpc,
             connect_limit: connect_limit(limit),
+            sent,
         });
         let answer = match time::timeout(limit, response).await {
             Ok(Ok(answer)) => answer.map_err(|failure| join_error(failure, url, limit))?,
@@ -215,6 +218,7 @@ impl Signal {
             purpose: Purpose::Resume(self.sid.clone(), self.keep_alive),
             has_rpc: self.has_rpc,
             connect_limit: connect_limit(limit),
+            sent: Sent::default(),
         });
         (self.link, self.is_lost) = (link, false);
         self.attempt = Some(Attempt::Opening { response, limit, until: time::Instant::now() + limit });
@@ -282,7 +286,7 @@ impl Signal {
 }
 
 /// Returns true if the HTTP status means a temporary failure of the server or a gateway.
-pub(crate) fn is_passing(status: u16) -> bool {
+fn is_passing(status: u16) -> bool {
     status >= 500 || [408, 425, 429].contains(&status)
 }
 
@@ -370,9 +374,16 @@ mod tests {
         Frame::Binary(SignalResponse { message: Some(message) }.encode_to_vec().into())
     }
 
+    async fn joining(
+        url: &ServerUrl,
+        token: &str,
+        limit: Duration,
+    ) -> Result<(Signal, JoinResponse), ConnectError> {
+        Signal::join(url, token, Vec::new(), String::new(), false, limit, Sent::default()).await
+    }
+
     async fn join(url: &ServerUrl) -> ConnectError {
-        let joined =
-            Signal::join(url, "token", Vec::new(), String::new(), false, Duration::from_secs(20)).await;
+        let joined = joining(url, "token", Duration::from_secs(20)).await;
         joined.err().unwrap()
     }
 
@@ -404,8 +415,7 @@ mod tests {
     async fn messages_sent_at_once_arrive_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting =
-            Signal::join(&url, "token", Vec::new(), String::new(), false, Duration::from_secs(20));
+        let connecting = joining(&url, "token", Duration::from_secs(20));
         let (joined, mut socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
@@ -429,8 +439,7 @@ mod tests {
     async fn dropped_join_leaves_the_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting =
-            Signal::join(&url, "token", Vec::new(), String::new(), false, Duration::from_secs(20));
+        let connecting = joining(&url, "token", Duration::from_secs(20));
         let mut socket = tokio::select! {
             _ = connecting => panic!("nobody has answered yet"),
             socket = async {
@@ -454,7 +463,7 @@ mod tests {
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
         // The server accepts the connection and stays silent until the join times out.
         let limit = Duration::from_millis(500);
-        let connecting = Signal::join(&url, "token", Vec::new(), String::new(), false, limit);
+        let connecting = joining(&url, "token", limit);
         let (joined, socket) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             tokio_tungstenite::accept_async(stream).await
@@ -473,8 +482,7 @@ mod tests {
     async fn join_without_a_response_closes_its_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting =
-            Signal::join(&url, "token", Vec::new(), String::new(), false, Duration::from_secs(20));
+        let connecting = joining(&url, "token", Duration::from_secs(20));
         let (joined, ()) = tokio::join!(connecting, async {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
@@ -510,8 +518,7 @@ mod tests {
     async fn resume_after_a_failed_one_uses_the_newest_token_and_the_sid() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
-        let connecting =
-            Signal::join(&url, "a.b.c", Vec::new(), String::new(), false, Duration::from_secs(20));
+        let connecting = joining(&url, "a.b.c", Duration::from_secs(20));
         let (joined, (mut first, asked)) = tokio::join!(connecting, async {
             let (mut socket, asked) = accept(&listener).await;
             socket.send(sent(Message::Join(response()))).await.unwrap();

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use toolbridge::{
-    CallError, Config, ConnectionState, Consent, Tool, ToolError, ToolOptions, Value,
+    CallError, Config, ConnectionState, Consent, Progress, Tool, ToolError, ToolOptions, Value,
     frame::{Configuration, Frame, Kind, Message, Meta, ToolUseResult},
     session::{CallKey, Request, SendFailure},
     tools::Visibility,
@@ -131,6 +131,34 @@ fn assistants_own_tool_has_its_own_timeout_after_consent() {
         matches!(world.settled("a", key), Some(Err(CallError::Timeout { limit })) if *limit == 2 * SECOND)
     );
     assert_eq!(world.ends["a"].aborted.len(), 1);
+}
+
+#[test]
+fn tools_own_limit_begins_with_its_start_alone_and_does_not_lengthen_the_call() {
+    for (own, limit, end) in [(2 * SECOND, 30 * SECOND, 4 * SECOND), (20 * SECOND, 3 * SECOND, 3 * SECOND)] {
+        let mut world = World::new();
+        world.begins = false; // as if it waited for a place
+        world.assistant("a", Config::default());
+        world.client("phone", Config::default(), &[]);
+        offer(&mut world, "phone", vec![tool("t").options(ToolOptions::default().timeout(own))]);
+        world.run(200 * MS);
+        let key = world.call("a", request("t").timeout(limit)).unwrap();
+        let begun = world.now;
+        let report_at = |world: &mut World, time| {
+            world.run(begun + time - world.now);
+            let job = world.ends["phone"].jobs[0].key;
+            world.with("phone", |session, now| session.progress(now, job, Progress::started()));
+        };
+        report_at(&mut world, 2 * SECOND);
+        // The stop of the caller, whose limit ends at the same time, must not be what ends the job.
+        world.fate = Some(Box::new(|_, from, _| if *from == "a" { Fate::IsLost } else { Fate::Arrives }));
+        report_at(&mut world, 2_700 * MS);
+        world.run(begun + end - 100 * MS - world.now);
+        assert_eq!(world.ends["phone"].aborted.len(), 0, "{own:?}");
+        world.run(200 * MS);
+        assert_eq!(world.ends["phone"].aborted.len(), 1, "{own:?}");
+        assert!(matches!(world.settled("a", key), Some(Err(CallError::Timeout { .. }))));
+    }
 }
 
 /// The tool's limit is longer than what is left of the call's.
@@ -545,7 +573,7 @@ fn own_tool_that_started_may_have_run_whatever_code_it_reports() {
         offer(&mut world, "a", vec![tool("t")]);
         let key = world.call("a", request("t")).unwrap();
         let job = world.ends["a"].jobs[0].key;
-        world.with("a", |session, now| session.progress(now, job, toolbridge::Progress::started()));
+        world.with("a", |session, now| session.progress(now, job, Progress::started()));
         world.finish("a", Err(ToolError::new(code, "no")));
         assert!(world.settled("a", key).unwrap().as_ref().unwrap_err().may_have_run(), "{code}");
     }

@@ -188,6 +188,12 @@ test('tool that blocks the script is reported at its own side', async (t) => {
   }
 });
 
+test('tool reads what the caller sent along, and nothing of the protocol', async (t) => {
+  const { bot } = await connected(t, { read: tool({ description: 'x', execute: (_, { meta }) => meta }) });
+  assert.deepEqual(await bot.call('read', {}, { meta: { trace: 'x' } }), { trace: 'x' });
+  assert.deepEqual(await bot.call('read'), {});
+});
+
 test('results that JSON cannot hold are an execution_error', async (t) => {
   const cycle = {};
   cycle.self = cycle;
@@ -475,6 +481,26 @@ test('aborted signal cancels the call, also at the client', async (t) => {
   await assert.rejects(call, refused(Cancelled, { code: 'cancelled', mayHaveRun: true }));
   assert.equal((await stopped.promise).reason, 'caller');
   await assert.rejects(bot.call('hang', {}, { signal: AbortSignal.abort() }), refused(Cancelled, { mayHaveRun: false }));
+});
+
+test("signals like React Native's carry the reason of a stop, and end a wait", async (t) => {
+  const { AbortController } = globalThis;
+  t.after(() => (globalThis.AbortController = AbortController));
+  globalThis.AbortController = class {
+    signal = Object.assign(new EventTarget(), { aborted: false });
+    abort() {
+      this.signal.aborted = true;
+      this.signal.dispatchEvent(new Event('abort'));
+    }
+  };
+  const stopped = later();
+  const hang = (_, { signal }) => new Promise(() => signal.addEventListener('abort', () => stopped.resolve(signal.reason)));
+  const { bot } = await connected(t, { hang: tool({ description: 'x', execute: hang }) });
+  await assert.rejects(bot.call('hang', {}, { timeout: 150 }), refused(CallTimeout, {}));
+  assert.equal((await stopped.promise).reason, 'deadline');
+  const controller = new globalThis.AbortController();
+  controller.abort();
+  await assert.rejects(bot.ready('phone', { signal: controller.signal }), { name: 'AbortError' });
 });
 
 test('progress reaches the caller: first that the tool has started', async (t) => {

@@ -6,15 +6,6 @@ import { useTools } from 'toolbridge/react';
 
 import { MemoryRoom } from './memory.mjs';
 
-globalThis.setImmediate ??= (run) => {
-  const { port1, port2 } = new MessageChannel();
-  port1.onmessage = () => {
-    run();
-    port1.close();
-  };
-  port2.postMessage(0);
-};
-
 const room = new MemoryRoom();
 const phone = room.port('phone', { attributes: { 'toolbridge.role': 'client' } });
 const agent = room.port('agent', { attributes: { 'toolbridge.role': 'assistant' } });

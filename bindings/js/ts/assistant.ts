@@ -174,7 +174,7 @@ export class AssistantBase extends Participant {
     checkTime('`timeout`', timeout, true);
     checkSignal(signal);
     const until = performance.now() + timeout;
-    signal?.throwIfAborted();
+    if (signal?.aborted) throw reasonOf(signal);
     const how = await this.#started(timeout, signal);
     if (how === 'aborted') throw reasonOf(signal);
     if (how === 'late') throw new NotReady(client, `the room is not connected; waited ${timeout} ms`);
@@ -329,7 +329,7 @@ function notConnected(limit: number): CoreCallError {
   return { kind: 'timeout', code: 'timeout', message, mayHaveRun: false, limitMs: limit };
 }
 
-/** React Native's signals have no reason. */
+/** React Native's signals have neither a reason nor `throwIfAborted`. */
 function reasonOf(signal: AbortSignal | undefined): unknown {
   const reason: unknown = signal?.reason;
   if (reason !== undefined) return reason;

@@ -4,7 +4,7 @@ import { ToolError } from './errors.js';
 import { joinJson, toJsonText, type JsonObject } from './json.js';
 import { Invalid } from './schema.js';
 import type { SessionRunner } from './session-runner.js';
-import type { NamedTool, ProgressReport, ToolContext } from './tool.js';
+import { RESERVED, type NamedTool, type ProgressReport, type ToolContext } from './tool.js';
 
 /** While tools run, how often it is checked that nothing blocks the script, in milliseconds. */
 const WATCH = 1_000;
@@ -27,6 +27,14 @@ export class Stopped extends Error {
     this.name = 'AbortError';
     this.reason = reason;
   }
+}
+
+/** Aborts a signal. React Native's signals have no reason of their own. */
+export function stop(controller: AbortController, reason: StopReason): void {
+  const { signal } = controller;
+  const stopped = new Stopped(reason);
+  if (!('reason' in signal)) Object.defineProperty(signal, 'reason', { value: stopped });
+  controller.abort(stopped);
 }
 
 const TEXTS: Readonly<Partial<Record<StopReason, string>>> = {
@@ -92,7 +100,8 @@ export class Executor {
 
   /** Stops a job. One that has ended is unaffected, and of several stops the first one counts. */
   abort(key: number, reason: StopReason): void {
-    this.#jobs.get(key)?.abort(new Stopped(reason));
+    const controller = this.#jobs.get(key);
+    if (controller !== undefined) stop(controller, reason);
   }
 
   /** Stops all jobs, because the session has ended. */
@@ -151,7 +160,7 @@ export class Executor {
       caller: job.caller,
       call: job.call,
       deadline: new Date(Date.now() + Math.min(this.#runner.until(job.endsAtMs), tool.core.timeoutMs ?? Infinity)),
-      meta: job.meta ?? {},
+      meta: Object.fromEntries(Object.entries(job.meta ?? {}).filter(([key]) => !key.startsWith(RESERVED))),
       progress: (report) => this.#progress(job, signal, report),
     };
     try {

@@ -1,7 +1,7 @@
 /** Asks the person whether tools may run. */
 import type { Ask, StopReason } from './core.js';
 import { textOf } from './core-errors.js';
-import { Stopped, type Failure } from './executor.js';
+import { stop, type Failure } from './executor.js';
 import type { JsonObject } from './json.js';
 
 /** What a person is asked. */
@@ -58,12 +58,12 @@ export class Questions {
   withdraw(key: number, reason: StopReason): void {
     const question = this.#open.get(key);
     this.#open.delete(key);
-    question?.abort(new Stopped(reason));
+    if (question !== undefined) stop(question, reason);
   }
 
   /** Withdraws all questions, because the session has ended. */
   withdrawAll(reason: StopReason): void {
-    for (const question of this.#open.values()) question.abort(new Stopped(reason));
+    for (const question of this.#open.values()) stop(question, reason);
     this.#open.clear();
   }
 

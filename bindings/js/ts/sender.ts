@@ -51,7 +51,9 @@ export class Sender {
     if (join < this.#firstJoin) return;
     let failure: object | undefined;
     try {
-      if (stream === undefined) await this.#port.publish(bytes, lane === 'reliable', packet);
+      // The SDKs send without the permission, too, and the server drops the packets.
+      if (this.#isForbidden) failure = { why: 'not_allowed' };
+      else if (stream === undefined) await this.#port.publish(bytes, lane === 'reliable', packet);
       else await this.#port.sendStream(bytes, stream, packet, () => join === this.#join && this.#isWanted(key));
     } catch (error) {
       failure = this.#failure(error);
@@ -67,12 +69,16 @@ export class Sender {
     return reply?.type === 'is_wanted' && reply.wanted;
   }
 
+  get #isForbidden(): boolean {
+    return this.#port.state === 'connected' && !this.#port.local().canPublishData;
+  }
+
   /** Why a packet was not sent, in the form of the core. */
   #failure(error: unknown): object {
     const { state } = this.#port;
     if (state === 'disconnected') return { why: 'closed' };
     if (state === 'reconnecting') return { why: 'interrupted' };
-    if (!this.#port.local().canPublishData) return { why: 'not_allowed' };
+    if (this.#isForbidden) return { why: 'not_allowed' };
     return { why: 'other', text: textOf(error) };
   }
 }

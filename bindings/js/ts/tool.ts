@@ -6,8 +6,8 @@ import { readParameters, type OutputOf } from './schema.js';
 /** The longest name of a tool, in characters. */
 export const MAX_TOOL_NAME = 64;
 
-/** Names that begin with this are reserved for the protocol. */
-const RESERVED = 'bridge.';
+/** Names of tools, and keys of metadata, that begin with this are the protocol's. */
+export const RESERVED = 'bridge.';
 
 /** What a running tool knows of its call. */
 export interface ToolContext {

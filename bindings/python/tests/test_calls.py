@@ -868,7 +868,8 @@ async def test_meta_reaches_the_tool() -> None:
         return cx.meta
 
     async with Ends([read]) as ends:
-        assert (await ends.bot.call("read", meta={"trace": "x"}))["trace"] == "x"
+        assert await ends.bot.call("read", meta={"trace": "x"}) == {"trace": "x"}
+        assert await ends.bot.call("read") == {}
 
 
 @in_loop

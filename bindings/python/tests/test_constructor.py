@@ -139,6 +139,7 @@ async def _async_rule(_: Any) -> bool:
         (Client, {"caps": {"running_jobs": -1}}, '`caps["running_jobs"]` must be a whole number of 0 or more, not -1'),
         (Client, {"version": 1}, "`version` must be a text, not 1"),
         (Client, {"fast_lane": "no"}, "`fast_lane` must be True or False, not str"),
+        (Client, {"threads": 0}, "`threads` must be a whole number of 1 or more, not 0"),
         (Client, {"consent": "yes"}, "`consent` must be a function, not str"),
         (Client, {"assistant": 5}, "`assistant` must be a text, not 5"),
         (Assistant, {"clients": "phone"}, "`clients` must be a list, not str"),

@@ -8,10 +8,11 @@ import decimal
 import enum
 import pathlib
 import uuid
-from typing import Any, Literal, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 import pydantic
 import pytest
+import typing_extensions
 from memory import Ends, in_loop
 from toolbridge import ToolContext, ToolFailed, tool
 from toolbridge._tool import name_tools
@@ -154,6 +155,33 @@ class Color(enum.Enum):
 @dataclasses.dataclass
 class Meeting:
     when: datetime.datetime
+
+
+class Move(typing_extensions.TypedDict):
+    to: str
+
+
+class Step(NamedTuple):
+    by: int
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+    room: str = "hall"
+
+
+@in_loop
+async def test_dataclasses_and_typed_dictionaries_are_parameters_beside_renamed_ones() -> None:
+    def go(place: Place, moves: list[Move], step: Step, model_config: int, to: str = "me") -> dict[str, Any]:
+        """Goes."""
+        return {"all": [place.x, place.room, moves[0]["to"], step.by, model_config, to]}
+
+    async with Ends([go]) as ends:
+        arguments = {"place": {"x": 1}, "moves": [{"to": "door"}], "step": [2], "model_config": 3}
+        assert await ends.bot.call("go", arguments) == {"all": [1, "hall", "door", 2, 3, "me"]}
+        with pytest.raises(ToolFailed, match="place.x"):
+            await ends.bot.call("go", {**arguments, "place": {"x": "far"}})
 
 
 @in_loop

@@ -246,12 +246,7 @@ class Assistant(BaseParticipant):
         - ``report_progress``: passes the tools' progress on to ``RunContext.update``, whose first text the model takes for the
           result.
         """
-        try:
-            from .agents import RoomToolset
-        except ImportError as error:
-            if (error.name or "").split(".")[0] != "livekit":
-                raise
-            raise ImportError('`toolset` needs livekit-agents 1.8.9 or later: pip install "toolbridge[agents]"') from error
+        from .agents import RoomToolset
 
         return RoomToolset(self, session=session, report_progress=report_progress, id=id)
 

@@ -43,7 +43,7 @@ class Client(BaseParticipant):
         times: Mapping[str, float] = {},
         caps: Mapping[str, int] = {},
     ) -> None:
-        check_options(assistant=assistant, consent=consent)
+        check_options(assistant=assistant, consent=consent, threads=threads)
         config = {**config_of(version, fast_lane, times, caps), **present(assistant=assistant)}
         super().__init__(room, tools, DriverOptions("client", config, threads=threads, consent=consent))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import Invalid, ToolError
 from ._json import JsonObject, join_json, present, to_json_text
-from ._tool import NamedTool, ToolContext
+from ._tool import RESERVED, NamedTool, ToolContext
 from ._tracing import enter_span
 
 if TYPE_CHECKING:
@@ -225,7 +225,8 @@ class Executor:
             if self._jobs.get(key) is job:
                 self._runner.feed(fields, {} if content is None else {"content": content})
 
-        meta = execute.get("meta", {})
+        # The protocol sends its own keys along.
+        meta = {key: value for key, value in execute.get("meta", {}).items() if not key.startswith(RESERVED)}
         enter_span(meta)
 
         def end() -> datetime:
@@ -238,7 +239,8 @@ class Executor:
 
         def start() -> bool:
             job.is_started = self._jobs.get(key) is job and self._runner.start(key)
-            context.deadline = end()  # a plain function may have waited for a thread
+            if not tool.is_async:
+                context.deadline = end()  # it may have waited for a thread
             return job.is_started
 
         if not tool.is_async:

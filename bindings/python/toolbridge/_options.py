@@ -35,6 +35,8 @@ def check_options(**options: Any) -> None:
             _expect(isinstance(value, str), where, "a text", value)
         elif name in ("fast_lane", "admit_only_roles"):
             _expect(isinstance(value, bool), where, "True or False", value)
+        elif name == "threads":
+            _expect(_is_count(value) and value >= 1, where, "a whole number of 1 or more", value)
         elif name == "clients":
             _expect(not isinstance(value, (str, bytes)) and isinstance(value, Iterable), where, "a list", value)
         elif name in ("times", "caps", "pins"):
@@ -47,12 +49,15 @@ def check_options(**options: Any) -> None:
                 if name == "times":
                     check_seconds(of, item, may_be_zero=True)
                 elif name == "caps":
-                    is_count = isinstance(item, int) and not isinstance(item, bool) and item >= 0
-                    _expect(is_count, of, "a whole number of 0 or more", item)
+                    _expect(_is_count(item), of, "a whole number of 0 or more", item)
                 else:
                     _expect(isinstance(item, str), of, "a text", item)
         else:
             _expect(callable(value), where, "a function", value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def check_plain(where: str, function: object) -> None:

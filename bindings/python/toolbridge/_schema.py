@@ -252,13 +252,15 @@ def _by_pydantic(tool: str, hints: dict[str, tuple[Any, Any]]) -> tuple[JsonObje
         is_possible = not name.startswith(("_", "model_")) and not hasattr(pydantic.BaseModel, name)
         field = name if is_possible else f"parameter_{at}"
         names[field] = name
-        fields[field] = (_for_pydantic(hint), ... if default is inspect.Parameter.empty else default)
+        # Not by an alias generator, which would name the fields of dataclasses within, too.
+        read = _for_pydantic(hint) if is_possible else Annotated[_for_pydantic(hint), pydantic.Field(alias=name)]
+        fields[field] = (read, ... if default is inspect.Parameter.empty else default)
     basic = {}
     for name, (hint, default) in hints.items():
         with contextlib.suppress(_NotBasic):
             basic[name] = _Field.read(hint, default)
     # Strict, but of the author's own models: these say themselves how strict they are.
-    config = pydantic.ConfigDict(extra="forbid", strict=True, alias_generator=names.__getitem__, arbitrary_types_allowed=False)
+    config = pydantic.ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=False)
     # A default of pydantic's own is no value for the function.
     always = {name for name, (_, default) in hints.items() if isinstance(default, FieldInfo)}
     try:

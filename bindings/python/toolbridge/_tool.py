@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_TOOL_NAME = 64
 
 #: Names that begin with this are reserved for the protocol.
-_RESERVED = "bridge."
+RESERVED = "bridge."
 
 #: The core's keys of options that have another name there.
 _KEYS = {name: key for key, (name, _, _) in RECORDS["Tool"].items()}
@@ -192,8 +192,8 @@ def _name_tool(made: Tool) -> NamedTool:
     name = options.pop("name", None) or _own_name(run)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise ValueError(f'tool "{name}": a name has 1 to {MAX_TOOL_NAME} of the characters A–Z a–z 0–9 _ . -')
-    if name.startswith(_RESERVED):
-        raise ValueError(f'tool "{name}": names that begin with "{_RESERVED}" are reserved')
+    if name.startswith(RESERVED):
+        raise ValueError(f'tool "{name}": names that begin with "{RESERVED}" are reserved')
     if len(name) > MAX_TOOL_NAME:
         raise ValueError(f'tool "{name}": the name has {len(name)} characters; {MAX_TOOL_NAME} are allowed')
     text, about = _about(run)

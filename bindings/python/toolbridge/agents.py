@@ -10,8 +10,11 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from livekit.agents import Agent, AgentSession, RunContext, get_job_context, llm
-from livekit.agents.llm.async_toolset import AsyncToolset
+try:
+    from livekit.agents import Agent, AgentSession, RunContext, get_job_context, llm
+    from livekit.agents.llm.async_toolset import AsyncToolset
+except ImportError as error:
+    raise ImportError('`toolset` needs livekit-agents 1.8.9 or later: pip install "toolbridge[agents]"') from error
 from livekit.agents.utils import is_given, shortuuid
 from livekit.agents.voice import SpeechHandle
 

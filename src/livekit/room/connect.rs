@@ -20,7 +20,7 @@ use crate::{
         e2ee::E2eeKey,
         error::{ConnectError, JoinPhase},
         path::peer_connection::{Admit, Locals, PeerConnection},
-        signaling::{ServerEvent, Signal, address::ServerUrl, demands_relays},
+        signaling::{Sent, ServerEvent, Signal, address::ServerUrl, demands_relays},
     },
     transport::CloseReason,
 };
@@ -47,12 +47,18 @@ pub(crate) struct Connector {
 
 impl Connector {
     /// Joins the room. Dropping the future leaves it.
-    pub(crate) async fn connect(&self, token: &str, limit: Duration) -> Result<Connection, ConnectError> {
+    pub(crate) async fn connect(
+        &self,
+        token: &str,
+        limit: Duration,
+        sent: &Sent,
+    ) -> Result<Connection, ConnectError> {
         let (server, start) = (&self.url, Instant::now());
         // The offer travels in the join request, so one round trip brings the join response and the answer.
         let (mut peer, offer) =
             PeerConnection::new(start, self.bind, self.udp, self.tcp).map_err(ConnectError::transport)?;
-        let joining = Signal::join(server, token, self.roots.clone(), offer, self.has_rpc, limit);
+        let joining =
+            Signal::join(server, token, self.roots.clone(), offer, self.has_rpc, limit, sent.clone());
         let (signal, response) = joining.await?;
         tracing::debug!(%server, after = ?start.elapsed(), "the server accepted the join");
         // The server demands relays of a client whose other paths have failed.

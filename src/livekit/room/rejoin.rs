@@ -11,7 +11,7 @@ use std::{
 use super::liveness::{End, Loss};
 use crate::{
     clock::Spelled,
-    livekit::{error::ConnectError, signaling::is_passing},
+    livekit::{error::ConnectError, signaling::refusal::TokenRefusal},
     transport::CloseReason,
 };
 
@@ -22,8 +22,7 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(3);
 pub(crate) const STABLE: Duration = Duration::from_secs(10);
 /// How long an abandoned attempt can still reach the server. After that its sockets are closed.
 const GHOST: Duration = Duration::from_secs(30);
-/// How long a rejection must be repeated before it is final. A gateway can respond with 401, 403 or 404 while the server is
-/// being moved or the gateway's own keys are being rotated.
+/// How long a rejection of the token must be repeated before it is final: the server's keys may just be rotated.
 const BELIEVED: Duration = Duration::from_secs(15);
 
 /// The intervals and limits of rejoin attempts.
@@ -77,6 +76,8 @@ pub(crate) enum Step {
 pub(crate) enum Failure {
     /// Joining failed.
     Join(ConnectError),
+    /// Joining failed after its request was sent, without an answer: the server may accept it yet.
+    Unanswered(ConnectError),
     /// The server rejected the token, and there is a token source.
     TokenRefused,
     /// The token has expired, and there is no token source.
@@ -88,7 +89,7 @@ pub(crate) enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Join(error) => error.fmt(f),
+            Self::Join(error) | Self::Unanswered(error) => error.fmt(f),
             Self::TokenRefused => f.write_str("the server rejected the token"),
             Self::TokenExpired => f.write_str("the token has expired"),
             Self::NoToken(why) => write!(f, "no fresh token: {why}"),
@@ -169,12 +170,11 @@ impl Rejoin {
             Failure::Join(ConnectError::DuplicateIdentity) if self.excuse(now) => {}
             Failure::Join(error) if self.may_pass(now, error) => {}
             Failure::Join(error) => self.end = refusal(error),
+            Failure::Unanswered(_) => {
+                self.refused = None;
+                self.ghost_until = Some(now + GHOST);
+            }
             Failure::NoToken(_) => {}
-        }
-        // Other failures are answers, so the server is done with that attempt. Only an unanswered one can
-        // still be accepted.
-        if let Failure::Join(ConnectError::Timeout { .. } | ConnectError::Unreachable { .. }) = failure {
-            self.ghost_until = Some(now + GHOST);
         }
         // The duration of the attempt counts toward the wait.
         self.due = now.max(self.since + self.policy.wait(self.tries, chance));
@@ -225,11 +225,7 @@ impl Rejoin {
 
     /// Returns whether this is a refusal that has not lasted long enough to be final.
     fn may_pass(&mut self, now: Instant, error: &ConnectError) -> bool {
-        let refused = match error {
-            ConnectError::Refused { status, .. } => !is_passing(*status),
-            ConnectError::Unauthorized { .. } | ConnectError::Forbidden { .. } => true,
-            _ => false,
-        };
+        let refused = matches!(error, ConnectError::Unauthorized { .. }) && refusal(error).is_some();
         self.refused = self.refused.or(Some(now)).filter(|_| refused);
         self.refused.is_some_and(|since| now.saturating_duration_since(since) < BELIEVED)
     }
@@ -245,8 +241,9 @@ fn doubled(once: Duration, times: u32) -> Duration {
     once.saturating_mul(2_u32.saturating_pow(times))
 }
 
-/// Returns the close reason if retrying is useless. A restarting server, or a proxy in front of it, responds with 5xx. A
-/// captive portal can intercept connections, so TLS errors can be temporary.
+/// Returns the close reason if retrying is useless: by the word of the LiveKit server itself on the token or the participant. Any
+/// other answer can be that of a proxy or a captive portal in front of it, of a server that is being replaced, or of another
+/// service that has its address for a while.
 fn refusal(error: &ConnectError) -> Option<CloseReason> {
     match error {
         ConnectError::DuplicateIdentity => Some(CloseReason::DuplicateIdentity),
@@ -254,22 +251,11 @@ fn refusal(error: &ConnectError) -> Option<CloseReason> {
         ConnectError::Removed => Some(CloseReason::Removed),
         ConnectError::Closed(CloseReason::ConnectionLost(_)) => None,
         ConnectError::Closed(reason) => Some(reason.clone()),
-        ConnectError::Refused { status, .. } if is_passing(*status) => None,
-        ConnectError::Refused { .. }
-        | ConnectError::Unauthorized { .. }
-        | ConnectError::Forbidden { .. }
-        | ConnectError::ServerTooOld { .. }
-        | ConnectError::Url { .. }
-        | ConnectError::MalformedToken => Some(CloseReason::Refused(error.to_string().into())),
-        ConnectError::Unreachable { .. }
-        | ConnectError::Tls { .. }
-        | ConnectError::NotEncrypted { .. }
-        | ConnectError::Proxy { .. }
-        | ConnectError::NoNetworkPath { .. }
-        | ConnectError::NoRelay { .. }
-        | ConnectError::Timeout { .. }
-        | ConnectError::Socket(_)
-        | ConnectError::Transport(_) => None,
+        ConnectError::Unauthorized { reason: TokenRefusal::Unknown, .. } => None,
+        ConnectError::Unauthorized { .. } | ConnectError::Url { .. } | ConnectError::MalformedToken => {
+            Some(CloseReason::Refused(error.to_string().into()))
+        }
+        _ => None,
     }
 }
 

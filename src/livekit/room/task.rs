@@ -16,6 +16,7 @@ use crate::{
     livekit::{
         chance,
         error::ConnectError,
+        signaling::Sent,
         token::tokens::{self, TokenSource},
     },
     transport::{CloseReason, ConnectionState, Participant},
@@ -146,13 +147,26 @@ async fn attempt(
         return Err(Failure::Join(ConnectError::MalformedToken));
     }
     let left = limit.saturating_sub(start.elapsed());
+    let sent = Sent::default();
     // Boxed: the memory of a join is not kept while the connection lives.
-    Box::pin(connector.connect(&token, left)).await.map_err(|error| match error {
+    Box::pin(connector.connect(&token, left, &sent)).await.map_err(|error| match error {
         // The newest token was one of the server. The application's source may have a better one, at once.
         ConnectError::Unauthorized { .. } if source.is_some() && asked.is_none() => Failure::TokenRefused,
         ConnectError::Unauthorized { .. } if tokens::has_expired(&token) => Failure::TokenExpired,
+        error if sent.has_begun() && has_no_answer(&error) => Failure::Unanswered(error),
         error => Failure::Join(error),
     })
+}
+
+/// Returns whether a join whose request was sent may still be accepted: the server has not refused it, and cannot be told that this
+/// participant has given it up.
+fn has_no_answer(error: &ConnectError) -> bool {
+    matches!(
+        error,
+        ConnectError::Timeout { .. }
+            | ConnectError::Unreachable { .. }
+            | ConnectError::Closed(CloseReason::ConnectionLost(_))
+    )
 }
 
 fn reason(end: End) -> CloseReason {
@@ -231,6 +245,34 @@ mod tests {
         TokenSource::new(move || std::future::ready(Ok::<_, std::io::Error>(token.clone())))
     }
 
+    /// A server that reads the request, and then answers with this.
+    async fn answering(answer: &'static [u8]) -> Connector {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::parse(&format!("ws://{}", listener.local_addr().unwrap())).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.unwrap() > 0 {}
+                stream.write_all(answer).await.unwrap();
+            }
+        });
+        Connector { url, ..refusing().await.0 }
+    }
+
+    #[tokio::test]
+    async fn only_a_request_that_was_sent_can_be_accepted_late() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let url = ServerUrl::parse(&format!("ws://{closed}")).unwrap();
+        let dead = Connector { url, ..refusing().await.0 };
+        let not_found = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await;
+        let cut = answering(b"").await;
+        let no_http = answering(b"SSH-2.0-OpenSSH\r\n").await;
+        for (connector, is_unanswered) in [(dead, false), (not_found, false), (cut, true), (no_http, true)] {
+            let failure = attempt(&connector, None, valid(), false, LIMIT).await.err().unwrap();
+            assert_eq!(matches!(failure, Failure::Unanswered(_)), is_unanswered, "{failure:?}");
+        }
+    }
+
     #[tokio::test]
     async fn rejected_expired_token_is_reported_as_expired() {
         let (connector, _) = refusing().await;
@@ -283,7 +325,7 @@ mod tests {
         let start = time::Instant::now();
         let failure = attempt(&connector, Some(&slow), EXPIRED.into(), false, LIMIT).await.err().unwrap();
         assert!(
-            matches!(failure, Failure::Join(ConnectError::Timeout { limit, .. }) if limit == LIMIT - Duration::from_secs(8)),
+            matches!(failure, Failure::Unanswered(ConnectError::Timeout { limit, .. }) if limit == LIMIT - Duration::from_secs(8)),
             "{failure:?}"
         );
         assert_eq!(start.elapsed(), LIMIT);

@@ -172,7 +172,9 @@ async fn run(
 
 /// Opens a socket, and waits for the server's first message.
 async fn open(request: &Request) -> Result<(OpenLink, Accepted), DialFailure> {
-    let dial = async |url| websocket::open(&url, &request.token, &request.roots, request.connect_limit).await;
+    let dial = async |url| {
+        websocket::open(&url, &request.token, &request.roots, request.connect_limit, &request.sent).await
+    };
     let mut is_old = false;
     let socket = match (dial(request.endpoint()).await, &request.purpose) {
         // Old servers have no `/rtc/v1`. They are asked at the old endpoint, because only a join response

@@ -1,6 +1,14 @@
 //! Builds the requests that open a signaling connection: the URL with the join request in it.
 
-use std::{env::consts::OS, io::Write, time::Duration};
+use std::{
+    env::consts::OS,
+    io::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE};
 use flate2::{Compression as Level, write::GzEncoder};
@@ -32,6 +40,21 @@ pub(super) struct Request {
     pub(super) has_rpc: bool,
     /// The time limit of opening the socket.
     pub(super) connect_limit: Duration,
+    pub(super) sent: Sent,
+}
+
+/// Whether a request was sent: only then can a server that does not answer have accepted it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sent(Arc<AtomicBool>);
+
+impl Sent {
+    pub(super) fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The purpose of a connection.
@@ -140,6 +163,7 @@ mod tests {
             purpose,
             has_rpc: false,
             connect_limit: CONNECT_LIMIT,
+            sent: Sent::default(),
         }
     }
 

@@ -18,6 +18,7 @@ use super::{
     dial,
     proxy::{Proxy, ProxyError, port_of},
     refusal::TokenRefusal,
+    request::Sent,
     tls,
 };
 use crate::{
@@ -133,8 +134,9 @@ pub(crate) async fn open(
     token: &str,
     roots: &[CertificateDer<'static>],
     limit: Duration,
+    sent: &Sent,
 ) -> Result<Socket, DialFailure> {
-    let opened = time::timeout(limit, open_without_limit(url, token, roots, limit)).await;
+    let opened = time::timeout(limit, open_without_limit(url, token, roots, limit, sent)).await;
     opened.unwrap_or_else(|_| Err(DialFailure::unreachable(format!("no answer within {}", Spelled(limit)))))
 }
 
@@ -143,6 +145,7 @@ async fn open_without_limit(
     token: &str,
     roots: &[CertificateDer<'static>],
     limit: Duration,
+    sent: &Sent,
 ) -> Result<Socket, DialFailure> {
     let host = url.host().ok_or_else(|| DialFailure::unreachable("no host"))?;
     let mut stream: Box<dyn Stream> = match Proxy::of_environment(url).await.map_err(DialFailure::Proxy)? {
@@ -156,6 +159,7 @@ async fn open_without_limit(
         stream = encrypt(&host, stream, roots).await?;
     }
     // Inside TLS, because the request contains the token. Of a `wss` connection, a proxy sees only `CONNECT`.
+    sent.begin();
     let early = upgrade::upgrade(&mut stream, url, token).await?;
     Ok(Socket::new(stream, early))
 }

@@ -263,7 +263,8 @@ impl Core {
         let interval = Duration::from_secs(1) / cx.config.caps.requests.progress_per_second.max(1);
         let Some(job) = jobs.running.get_mut(&key) else { return };
         let may_wait = delivery.lane_is_open(cx, peers, &job.caller);
-        job.begin_run(cx, key);
+        job.reported.began = true;
+        job.limit_run(cx, key);
         if !job.reported.anything() {
             if let Some(began) = job.reported.next.take() {
                 cx.timers.cancel(&Timer::Progress(key));
@@ -312,12 +313,11 @@ impl Core {
 }
 
 impl Running {
-    /// Begins the tool's own limit, unless it has begun: it covers the run and not what precedes it.
-    fn begin_run(&mut self, cx: &mut Context, key: JobKey) {
-        let begins = !std::mem::replace(&mut self.reported.began, true) && !self.is_reported;
+    /// Begins the tool's own limit, which covers the run and not what precedes it. A later report finds that less is left.
+    fn limit_run(&mut self, cx: &mut Context, key: JobKey) {
         let left = later(self.began, self.limit).saturating_duration_since(cx.now);
         if let Some(own) = cx.local.tool(self.tool.as_str()).and_then(|tool| tool.tool_options().timeout)
-            && begins
+            && !self.is_reported
             && own < left
         {
             self.limit = own;

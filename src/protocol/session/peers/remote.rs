@@ -323,7 +323,9 @@ impl Remote {
         if let Some(process) = &mut self.process {
             process.is_over = true;
         }
-        self.left_out.clear();
+        if !self.is_registered() {
+            self.left_out.clear(); // otherwise it is that of the program in its place
+        }
     }
 
     /// Gives it a rank, unless it has one. A process that has proven itself keeps that of its earlier joins.
@@ -620,6 +622,10 @@ mod tests {
     fn what_a_process_left_out_ends_with_it() {
         let mut remote = Remote::new(an_instant(), false);
         remote.left_out.push(("t".into(), "too large".into()));
+        remote.pair.offer = OfferState::Registered; // another program has
+        remote.end_process();
+        assert_eq!(remote.why_left_out("t"), Some("too large"));
+        remote.pair.offer = OfferState::Unregistered;
         remote.end_process();
         assert_eq!(remote.why_left_out("t"), None);
     }
