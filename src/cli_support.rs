@@ -1,7 +1,5 @@
 //! Gives the command line what is no part of the API. It may change in any version.
 
-use serde_json::Value as Json;
-
 use crate::{
     adapter::jsonrpc::head::Head,
     livekit::{AccessKey, Check, Diagnosis},
@@ -13,10 +11,10 @@ pub fn counted(count: u64, word: &str) -> String {
     replay::counted(count, word)
 }
 
-/// Returns the id and the type of a message that cannot be read as a whole, of which the start and the end were kept.
-pub fn id_and_type(start: &[u8], end: &[u8]) -> (Option<Json>, Option<String>) {
+/// Returns the JSON of the id, and the type, of a message that cannot be read as a whole, of which the start and the end were kept.
+pub fn id_and_type(start: &[u8], end: &[u8]) -> (Option<String>, Option<String>) {
     let head = Head::of_ends(start, end);
-    (head.id(), head.text("type"))
+    (head.id().map(|id| id.as_json().to_owned()), head.text("type"))
 }
 
 /// Returns whether an API key is publicly known, and signs no token for a server at this URL.

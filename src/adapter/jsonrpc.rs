@@ -21,7 +21,7 @@ pub(super) mod error;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod failure;
 pub(crate) mod head;
-mod id;
+pub(crate) mod id;
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 pub(super) mod inbox;
 pub(super) mod lines;

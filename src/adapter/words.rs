@@ -117,7 +117,7 @@ fn bounded(text: &str) -> String {
 #[cfg(all(feature = "mcp", unix))]
 pub(super) use http::of_body;
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
-pub(super) use http::of_response;
+pub(super) use http::{of_challenge, of_response};
 
 #[cfg(all(any(feature = "mcp", feature = "rap"), unix))]
 mod http {
@@ -155,6 +155,20 @@ mod http {
         let _ = timeout(LIMIT, read).await; // what came until then may be all
         let parts = [Some(url.path()), url.query()].into_iter().flatten();
         of_body(&body, &parts.chain(secrets.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// Returns what a demand for a token says is wrong with it: the header `WWW-Authenticate`
+    /// ([RFC 6750](https://www.rfc-editor.org/rfc/rfc6750#section-3)).
+    pub(in crate::adapter) fn of_challenge(header: &str, token: Option<&str>) -> Option<String> {
+        let value = |key: &str| {
+            let (_, value) = header.split_once(key)?;
+            let quoted = value.strip_prefix('"').and_then(|value| value.split_once('"'));
+            Some(
+                quoted.map_or_else(|| value.split([',', ' ']).next().unwrap_or_default(), |(value, _)| value),
+            )
+        };
+        let said = value("error_description=").or_else(|| value("error="))?;
+        of_body(said.as_bytes(), &token.into_iter().collect::<Vec<_>>())
     }
 
     /// Returns what a body says, without the secrets.

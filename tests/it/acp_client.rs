@@ -78,7 +78,7 @@ async fn stop_reason_other_than_the_end_of_the_turn_is_said() {
     let refused = prompt(&agent, "STOP:refusal", context()).await.unwrap_err();
     assert_eq!(
         (refused.code(), refused.message()),
-        (ErrorCode::EXECUTION_ERROR, "the agent refused to go on")
+        (ErrorCode::EXECUTION_ERROR, "the agent refused to go on: part")
     );
     assert!(ToolResult::of_error(&refused).for_model(100).text.contains("part"));
     assert!(text(prompt(&agent, "STOP:bored", context()).await).contains("not known"));
@@ -97,6 +97,19 @@ async fn result_says_what_the_agent_said_without_a_text() {
     assert_eq!(texts(&ToolResult::of(&result)), remark);
     let error = prompt(&agent, "fail", context()).await.unwrap_err();
     assert_eq!(texts(&ToolResult::of_error(&error)), remark);
+    agent.close().await;
+}
+
+#[tokio::test]
+async fn result_says_that_a_message_was_too_long() {
+    let script = AgentScript::new("acp-long");
+    let body = r#"case "$2" in *long*) say "$(yes xxxxxxxx | tr -d '\n' | head -c 9000000)" ;; esac; say end; ended "$1""#;
+    let agent = script.agent(body, "").await.unwrap();
+    let remark = "What the agent said is not complete. Left out: 1 message of more than 8388608 bytes.";
+    let result = prompt(&agent, "long", context()).await.unwrap();
+    assert_eq!(texts(&ToolResult::of(&result)), format!("end{remark}"));
+    let result = prompt(&agent, "short", context()).await.unwrap();
+    assert_eq!(texts(&ToolResult::of(&result)), "end");
     agent.close().await;
 }
 

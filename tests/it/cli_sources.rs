@@ -45,6 +45,18 @@ fn tools_of_a_server_are_listed_with_its_health_and_without_a_room() {
 }
 
 #[test]
+fn list_says_what_is_left_out() {
+    let script = Script::new("cli-left-out");
+    script.serve(":", r#"tools='{"tools":[{"name":"lamp"},{"name":"lamp"},{"name":"later","execution":{"taskSupport":"required"}}]}'"#);
+    let listed = run(&["tools", "--mcp", &script.command()]);
+    assert_eq!(listed.status.code(), Some(0), "{listed:?}");
+    let warned = text(&listed.stderr);
+    for says in ["lamps: lamp is listed 2 times", "lamps: later is not offered: it runs as a task only"] {
+        assert!(warned.contains(says), "{warned}");
+    }
+}
+
+#[test]
 fn server_starts_in_the_current_folder() {
     let script = lamps("cli-folder");
     let listed =

@@ -16,6 +16,8 @@ use toolbridge::{
     memory::MemoryRoom,
 };
 
+use crate::mcp_http::{Request, Server, ok};
+
 async fn odd() -> Result<toolbridge::Value, ToolError> {
     let document = json!({"content": [{"type": "hologram", "depth": 0.9}], "own": null});
     Ok(document.into())
@@ -177,29 +179,36 @@ async fn host_of_the_newest_version_needs_no_session() {
 }
 
 #[tokio::test]
-async fn line_that_is_no_message_is_refused_and_the_next_one_carried() {
+async fn notification_of_a_subscription_names_it_by_the_id_of_the_host() {
     let mut host = Host::new().await;
-    for (line, code) in [("{", -32700), ("[]", -32600), ("17", -32600), (r#"{"jsonrpc":"2.0"}"#, -32600)] {
+    assert!(host.ask(1, "tools/list", modern(json!({}))).await.get("result").is_some());
+    let params = modern(json!({"notifications": {"toolsListChanged": true}}));
+    host.send(json!({"jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen", "params": params}))
+        .await;
+    let begun = host.next().await;
+    assert_eq!(begun["method"], "notifications/subscriptions/acknowledged", "{begun}");
+    assert_eq!(begun["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "sub", "{begun}");
+    host.input.shutdown().await.unwrap();
+    host.bridge.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn line_that_is_no_message_is_skipped_and_a_request_that_cannot_be_read_refused() {
+    let mut host = Host::new().await;
+    for line in ["{", "[]", "17", r#"{"jsonrpc":"2.0"}"#, ""] {
         host.line(line).await;
-        let refused = host.next().await;
-        assert_eq!(refused["error"]["code"], code, "{line}: {refused}");
     }
     for (line, code) in [
         (r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":tru}}"#, -32700),
-        (&*format!(r#"{{"id":7,"method":"ping","params":"{}"}}"#, "x".repeat(4 << 20)), -32600),
-        (&*format!(r#"{{"params":"{}","id":7,"method":"ping"}}"#, "x".repeat(4 << 20)), -32600),
+        (r#"{"jsonrpc":"1.0","id":7,"method":"ping"}"#, -32600),
+        (&*format!(r#"{{"id":7,"method":"ping","params":"{}"}}"#, "x".repeat(4 << 20)), -32700),
+        (&*format!(r#"{{"params":"{}","id":7,"method":"ping"}}"#, "x".repeat(4 << 20)), -32700),
     ] {
         host.line(line).await;
         let refused = host.next().await;
         assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(code)), "{refused}");
     }
-    host.line("").await;
     host.open().await;
-    let long = "x".repeat((4 << 20) + 1);
-    host.line(&long).await;
-    let refused = host.next().await;
-    assert_eq!(refused["error"]["code"], -32600, "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("4194304"), "{refused}");
     let odd = host.ask(1, "tools/call", json!({"name": "odd"})).await;
     assert!(odd.get("result").is_some(), "{odd}");
 }
@@ -228,9 +237,11 @@ async fn bridge_ends_when_its_server_is_gone_and_says_why_without_the_token() {
     let mut host = Host::with_token(Some("hunter2")).await;
     host.send(json!({"jsonrpc": "2.0", "id": 1, "method": "ping"})).await;
     let refused = host.next().await;
-    assert!(refused["error"]["message"].as_str().unwrap().contains("token"), "{refused}");
-    let error = host.bridge.await.unwrap().unwrap_err().to_string();
-    assert!(error.contains("401") && !error.contains("hunter2"), "{error}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("HTTP 401: a bearer token is required") && !message.contains("hunter2"),
+        "{message}"
+    );
 
     let mut host = Host::new().await;
     host.open().await;
@@ -301,6 +312,71 @@ fn http(status: &str, more: &str, body: &Json) -> String {
     )
 }
 
+/// Carries calls to a server, and returns the answers.
+async fn carried(server: &Server, calls: usize) -> Vec<Json> {
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (output, mut input) = tokio::io::split(ours);
+    let (read, write) = tokio::io::split(theirs);
+    let bridge = tokio::spawn(mcp::attach(&server.url).over(read, write));
+    let mut output = BufReader::new(output).lines();
+    let mut answers = Vec::new();
+    for id in 0..=calls {
+        let method = if id == 0 { "initialize" } else { "tools/call" };
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {"name": "t"}});
+        input.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+        answers.push(serde_json::from_str(&output.next_line().await.unwrap().unwrap()).unwrap());
+    }
+    input.shutdown().await.unwrap();
+    bridge.await.unwrap().unwrap();
+    answers.split_off(1)
+}
+
+#[tokio::test]
+async fn answer_that_is_no_message_becomes_an_error_with_its_words() {
+    let server = Server::start(|_, calls| match calls {
+        1 => ok("application/json", r#"{"error":"the quota is used up"}"#),
+        2 => ok("text/plain", "Please log in"),
+        3 => ok("application/json", r#"{"message":"slow down"}"#).replacen(
+            "200 OK",
+            "429 Too Many Requests",
+            1,
+        ),
+        4 => ok("text/event-stream", "data: ping\n\n"),
+        _ => ok("text/event-stream", "data: [1]\n\ndata: {\"half\":\n\n"),
+    })
+    .await;
+    let answers = carried(&server, 5).await;
+    for (answer, (id, says)) in answers.iter().zip((1..).zip([
+        "is not a JSON-RPC message: the quota is used up",
+        "nor text/event-stream: Please log in",
+        "HTTP 429: slow down",
+        "ended its answer early",
+        "ended its answer early",
+    ])) {
+        assert_eq!((&answer["id"], answer["jsonrpc"].as_str()), (&json!(id), Some("2.0")), "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(message.contains(says) && !message.contains("hunter2"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn answer_whose_stream_breaks_is_resumed() {
+    let asked = std::sync::Arc::new(std::sync::Mutex::new(Json::Null));
+    let pending = std::sync::Arc::clone(&asked);
+    let resumed = move |request: &Request| {
+        let is_it = request.method == "get" && request.head.contains("last-event-id: 7\r\n");
+        let answer =
+            || json!({"jsonrpc": "2.0", "id": *pending.lock().unwrap(), "result": {"resumed": 1.50}});
+        is_it.then(|| ok("text/event-stream", &format!("data: {}\n\n", answer())))
+    };
+    let server = Server::answering(json!({}), Duration::ZERO, resumed, move |request, _| {
+        asked.lock().unwrap().clone_from(&request.body["id"]);
+        ok("text/event-stream", "id: 7\nretry: 1\ndata:\n\n")
+    })
+    .await;
+    assert_eq!(carried(&server, 1).await, [json!({"jsonrpc": "2.0", "id": 1, "result": {"resumed": 1.5}})]);
+}
+
 #[tokio::test]
 async fn bridge_goes_on_after_a_404_that_answers_its_request() {
     let (mut input, mut output, bridge) = bridged(|method, id| match method {
@@ -350,5 +426,5 @@ async fn bridge_ends_with_a_404_that_is_about_its_session() {
         assert_eq!(answer["id"], id, "{answer}");
     }
     let gone = bridge.await.unwrap().unwrap_err().to_string();
-    assert!(gone.contains("no such session or path (HTTP 404)"), "{gone}");
+    assert!(gone.contains("its session has expired"), "{gone}");
 }

@@ -24,10 +24,10 @@ use toolbridge::{
 /// One HTTP request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    method: String,
+    pub(crate) method: String,
     /// The headers, in lower case.
-    head: String,
-    body: Json,
+    pub(crate) head: String,
+    pub(crate) body: Json,
 }
 
 impl Request {
@@ -43,7 +43,7 @@ impl Request {
     }
 }
 
-fn ok(kind: &str, body: &str) -> String {
+pub(crate) fn ok(kind: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nmcp-session-id: s1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
@@ -76,7 +76,7 @@ impl Server {
     }
 
     /// Starts a server that answers other messages than calls by a function, too, if that has an answer.
-    async fn answering(
+    pub(crate) async fn answering(
         page: Json,
         after: Duration,
         other: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,
@@ -282,6 +282,12 @@ async fn missing_token_is_named_with_what_to_set() {
         "{error}"
     );
     assert!(!error.contains("hunter2"), "{error}");
+    let challenge = "www-authenticate: Bearer realm=\"mcp\", error=\"invalid_token\", error_description=\"it expired, at noon\"\r\n";
+    let error = refused(status("401 Unauthorized", challenge)).await;
+    assert!(error.contains("(HTTP 401: it expired, at noon)"), "{error}");
+    let error =
+        refused(status("403 Forbidden", "www-authenticate: Bearer error=insufficient_scope\r\n")).await;
+    assert!(error.contains("(HTTP 403: insufficient_scope)"), "{error}");
     let unset = mcp::http("https://mcp.example.com/")
         .bearer_env("TOOLBRIDGE_TEST_UNSET")
         .await
@@ -310,6 +316,25 @@ async fn expired_session_is_opened_again_and_the_call_is_not_repeated() {
         _ => request.answer(&json!({"content": []})),
     });
     check_renewal(&server.await).await;
+}
+
+#[tokio::test]
+async fn expired_session_whose_error_repeats_the_id_is_opened_again() {
+    for (line, code, text) in [
+        ("404 Not Found", -32001, "Session not found"),
+        ("404 Not Found", -32600, "no"),
+        ("400 Bad Request", -32000, "Bad Request: No valid session ID provided"),
+    ] {
+        let server = Server::start(move |request, calls| match calls {
+            1 => {
+                let error = json!({"code": code, "message": text});
+                let refusal = json!({"jsonrpc": "2.0", "id": request.body["id"], "error": error});
+                ok("application/json", &refusal.to_string()).replace("200 OK", line)
+            }
+            _ => request.answer(&json!({"content": []})),
+        });
+        check_renewal(&server.await).await;
+    }
 }
 
 /// Servers answer a method that they do not know so.
@@ -407,6 +432,29 @@ async fn call_that_is_answered_without_a_message_fails_at_once() {
 }
 
 #[tokio::test]
+async fn answer_that_is_no_message_keeps_its_words() {
+    let server = Server::start(|_, calls| match calls {
+        1 => ok("application/json", r#"{"error":"the quota is used up"}"#),
+        2 => ok("text/plain", "Please log in"),
+        3 => ok("text/html", "<p>hunter2"),
+        4 => ok("application/json", ""),
+        _ => ok("text/plain", "cannot read /mcp?key=hunter2"),
+    });
+    let server = server.await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    for says in [
+        "the answer is not a JSON-RPC message: the quota is used up",
+        "its answer is text/plain, and neither application/json nor text/event-stream: Please log in",
+        "its answer is text/html, and neither application/json nor text/event-stream",
+        "the answer is not a JSON-RPC message",
+        "nor text/event-stream: cannot read …?…",
+    ] {
+        let error = error(&tools).await;
+        assert!(error.ends_with(says), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn call_that_reaches_no_server_has_not_started() {
     let server = Server::start(|request, _| request.answer(&json!({"content": []}))).await;
     let tools = mcp::http(&server.url).name("far").await.unwrap();
@@ -486,6 +534,53 @@ async fn stream_is_resumed_after_its_last_event_until_the_call_is_answered() {
     assert_eq!(gets.len(), 2);
     assert!(gets.iter().all(|it| it.head.contains("mcp-session-id: s1\r\n")), "{gets:?}");
     assert!(gets.iter().all(|it| it.head.contains("mcp-protocol-version: 2025-11-25\r\n")), "{gets:?}");
+}
+
+/// A stream of events that breaks after its first event, or ends in order.
+fn broken(event: &str, is_broken: bool) -> String {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nmcp-session-id: s1\r\ntransfer-encoding: chunked";
+    let end = if is_broken { "50\r\nabc" } else { "0\r\n\r\n" };
+    format!("{head}\r\n\r\n{:x}\r\n{event}\r\n{end}", event.len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_ends_again_and_again_is_opened_with_growing_pauses() {
+    let page = json!({"tools": [{"name": "t"}]});
+    for answer in [
+        broken("id: 1\ndata: \n\n", true),
+        broken("id: 1\ndata: \n\n", false),
+        status("503 Service Unavailable", ""),
+    ] {
+        let (other, posted) = (answer.clone(), broken("id: 1\ndata: \n\n", true));
+        let gets = move |request: &Request| (request.method == "get").then(|| other.clone());
+        let server = Server::answering(page.clone(), Duration::ZERO, gets, move |_, _| posted.clone()).await;
+        let tools = mcp::http(&server.url).name("far").await.unwrap();
+        // The stream of the session, and that of a call.
+        let minutes = Duration::from_secs(600);
+        assert!(tokio::time::timeout(minutes, call(&tools)).await.is_err(), "the call has ended");
+        let count = server.seen.lock().unwrap().iter().filter(|it| it.method == "get").count();
+        assert!((10..=40).contains(&count), "{count} streams were opened: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn stream_of_an_expired_session_renews_it() {
+    let gets = std::sync::atomic::AtomicUsize::new(0);
+    let stream = move |request: &Request| {
+        let is_first =
+            request.method == "get" && gets.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        match request.method.as_str() {
+            "get" if is_first => Some(ok("text/event-stream", "retry: 1\n\n")),
+            "get" => Some(status("404 Not Found", "")),
+            _ => None,
+        }
+    };
+    let page = json!({"tools": [{"name": "t"}]});
+    let server = Server::answering(page, Duration::ZERO, stream, |_, _| String::new()).await;
+    let tools = mcp::http(&server.url).name("far").await.unwrap();
+    while tools.health() != SourceHealth::Up || server.count("initialize") < 2 {
+        tools.changed().await;
+    }
 }
 
 #[tokio::test]

@@ -103,10 +103,14 @@ impl Host {
     }
 
     pub(crate) async fn next(&mut self) -> Json {
+        serde_json::from_str(&self.line().await).unwrap()
+    }
+
+    async fn line(&mut self) -> String {
         let mut line = String::new();
         let read = tokio::time::timeout(60 * SECOND, self.read.read_line(&mut line)).await;
         assert!(read.expect("a message").unwrap() > 0, "the server closed the connection");
-        serde_json::from_str(&line).unwrap()
+        line
     }
 
     /// Sends a request and returns the next message.
@@ -253,6 +257,17 @@ async fn call_that_the_host_cancels_is_stopped_at_the_client_with_a_reason() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cancellation_counts_whatever_its_reason_and_the_form_of_its_id() {
+    for params in [json!({"requestId": 7, "reason": 5}), json!({"requestId": 7.0, "reason": {"why": []}})] {
+        let (_room, _client, mut host, mut reports) = with_watched().await;
+        assert_eq!(reports.recv().await, Some(None));
+        host.notify("notifications/cancelled", params.clone()).await;
+        let reason = tokio::time::timeout(20 * SECOND, reports.recv()).await;
+        assert_eq!(reason, Ok(Some(Some(StopReason::Caller))), "{params}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn call_of_a_host_that_is_gone_is_stopped_at_the_client() {
     let (_room, _client, host, mut reports) = with_watched().await;
     assert_eq!(reports.recv().await, Some(None));
@@ -278,7 +293,7 @@ async fn bad_input_is_refused_and_the_connection_lives() {
         ("\u{fffd}", -32700, None),
         (r#"{"jsonrpc":"2.0","id":8,"method":"ping","params":{"a":tru}}"#, -32700, Some(json!(8))),
         (r#"{"jsonrpc":"2.0","\u0069d":8,"method":"ping","params":tru}"#, -32700, Some(json!(8))),
-        (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, -32600, Some(json!(1.5))),
+        (r#"{"jsonrpc":"2.0","id":[1],"method":"ping"}"#, -32600, None),
         (&*long_id, -32600, None),
         (r#"{"jsonrpc":"2.0","id":9,"result":{"a":tru}}"#, -32700, None),
         (&*deep, -32600, Some(json!("d"))),
@@ -321,6 +336,21 @@ async fn bad_input_is_refused_and_the_connection_lives() {
     host.send(r#"{"jsonrpc":"2.0","method":"notifications/unknown"}"#).await;
     host.send(r#"{"jsonrpc":"2.0","id":99,"result":{}}"#).await;
     assert_eq!(host.tools().await.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_with_one_id_and_with_odd_ids_are_all_answered() {
+    let (_room, _phone, mut host) = with_phone().await;
+    let call = |name: &str| json!({"name": name, "arguments": {"name": "Ada"}});
+    host.request(7, "tools/call", call("count")).await;
+    host.request(7, "tools/call", call("greet")).await;
+    let answers = [host.next().await, host.next().await];
+    assert!(answers.iter().all(|answer| answer["id"] == 7 && answer.get("result").is_some()), "{answers:?}");
+    for id in ["7.0", "1.5", "1180591620717411303424", "-1", "\"7\""] {
+        host.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).await;
+        let line = host.line().await;
+        assert!(line.contains(&format!("\"id\":{id},\"result\":{{}}")), "{id}: {line}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,6 +409,10 @@ async fn host_that_does_not_open_the_connection_as_agreed_gets_errors_until_it_d
     host.send("{").await;
     assert_eq!(code(&host.next().await), -32700);
     assert_eq!(code(&host.ask("tools/list", json!({})).await), -32602);
+    assert_eq!(host.ask("ping", json!({})).await["result"], json!({}));
+    host.notify("notifications/cancelled", json!({"requestId": 1})).await;
+    host.notify("notifications/unknown", json!({})).await;
+    host.send(r#"{"jsonrpc":"2.0","id":99,"result":{}}"#).await;
     let client = json!({"name": "test", "version": "1"});
     let opened = host
         .ask("initialize", json!({"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": client}))

@@ -304,6 +304,23 @@ async fn call_that_reports_nothing_for_minutes_is_answered() {
 }
 
 #[tokio::test]
+async fn request_with_the_id_of_an_open_one_is_refused_and_the_open_one_answered() {
+    let served = Served::new().await;
+    let session = initialize(&served).await.session();
+    let (body, equal) = (call("wait"), call("get_battery"));
+    let waits = async {
+        served.started.notified().await;
+        let refused = served.in_session(&session, "POST", &equal).await;
+        assert_eq!(refused.status, 500, "{refused:?}");
+        assert!(refused.body.contains("a request with this id is open already"), "{refused:?}");
+        pass(Duration::from_secs(401)).await;
+    };
+    let (called, ()) = tokio::join!(served.in_session(&session, "POST", &body), waits);
+    assert!(called.body.contains("waited"), "{called:?}");
+    assert_eq!(served.in_session(&session, "POST", &equal).await.status, 200, "the id is free again");
+}
+
+#[tokio::test]
 async fn longest_idle_session_ends_when_another_one_is_opened_beyond_64() {
     let served = Served::new().await;
     let mut sessions = Vec::new();

@@ -203,6 +203,7 @@ async fn error_of_another_form_keeps_the_words_of_the_server() {
         ),
         (r#"{"message":"half \ud83d"}"#, "half \u{fffd}"),
         (r#""no quota""#, "no quota"),
+        (r#"{"code":-32601,"message":"tools/call"}"#, "unknown method: tools/call (MCP error -32601)"),
         ("null", "the MCP server gave no reason"),
     ] {
         let body = format!(r#"printf '%s\n' '{{"jsonrpc":"2.0","id":'"$1"',"error":{error_of_server}}}'"#);
@@ -219,6 +220,31 @@ async fn answer_with_its_id_as_a_text_and_null_as_its_error_is_read() {
     let tools = script.server(r#"text "$1" done"#, more).await.unwrap();
     let result = ToolResult::of(&call(&tools).await.unwrap());
     assert_eq!(result.for_model(100).text, "done");
+}
+
+#[tokio::test]
+async fn answer_and_progress_whose_ids_are_floats_are_read() {
+    let script = Script::new("mcp-floats");
+    let more = r#"answer() { printf '{"jsonrpc":"2.0","id":%s.0,"result":%s}\n' "$1" "$2"; }"#;
+    let body = r#"printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s.0,"progress":1,"message":"half"}}\n' "$1"
+        printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"%s","progress":2,"message":"most"}}\n' "$1"
+        text "$1" done"#;
+    let tools = script.server(body, more).await.unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let report = Arc::clone(&seen);
+    let context = context().with_progress(move |it: Progress| report.lock().unwrap().extend(it.message));
+    let outcome = tools.execute(&"t".parse().unwrap(), Value::empty(), context).await.unwrap();
+    assert_eq!(ToolResult::of(&outcome).for_model(100).text, "done");
+    assert_eq!(*seen.lock().unwrap(), ["half", "most"]);
+}
+
+#[tokio::test]
+async fn answer_to_a_request_with_a_huge_id_has_that_id() {
+    let script = Script::new("mcp-huge-id");
+    let body = r#"printf '{"jsonrpc":"2.0","id":1180591620717411303424,"method":"ping"}\n'; IFS= read -r pong
+        case "$pong" in *'"id":1180591620717411303424,'*) text "$1" same ;; *) text "$1" other ;; esac"#;
+    let tools = script.server(body, "").await.unwrap();
+    assert_eq!(ToolResult::of(&call(&tools).await.unwrap()).for_model(100).text, "same");
 }
 
 #[tokio::test]
@@ -456,6 +482,66 @@ async fn list_is_read_in_pages_and_again_when_it_changes() {
     while names(&tools) != ["p.new"] {
         tools.changed().await;
     }
+}
+
+#[tokio::test]
+async fn page_that_cannot_be_read_is_lost_alone_and_noted() {
+    let script = Script::new("mcp-pages");
+    for (pages, names, note) in [
+        (r#"{"tools":[{"name":"a"}],"nextCursor":2} {"tools":[{"name":"b"}]}"#, &["a", "b"][..], None),
+        (
+            r#"{"tools":[{"name":"a"}],"nextCursor":2} {"tools":null}"#,
+            &["a"],
+            Some("page 2 of its tool list has no `tools`"),
+        ),
+        (
+            r#"{"tools":[{"name":"a"}],"nextCursor":[2]} {}"#,
+            &["a"],
+            Some("its tool list goes on after page 1, but has no usable cursor"),
+        ),
+        (
+            r#"{"tools":null,"nextCursor":"2"} {"tools":[{"name":"b"}]}"#,
+            &["b"],
+            Some("page 1 of its tool list has no `tools`"),
+        ),
+        (r#"{} {}"#, &[], Some("page 1 of its tool list has no `tools`")),
+    ] {
+        let (first, second) = pages.split_once(' ').unwrap();
+        let list = format!(
+            "list() {{ case \"$line\" in *'\"cursor\"'*) answer \"$1\" '{second}' ;; *) answer \"$1\" '{first}' ;; esac; }}"
+        );
+        let tools = script.server("text \"$1\" ok", &list).await.unwrap();
+        let listed: Vec<_> = tools.list().iter().map(|it| it.name().to_string()).collect();
+        assert_eq!(listed, names, "{pages}");
+        assert_eq!(tools.notes(), note.map(str::to_owned).into_iter().collect::<Vec<_>>(), "{pages}");
+        tools.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_out_of_a_long_list_is_noted() {
+    let script = Script::new("mcp-long-list");
+    for (tools, note) in [
+        (
+            r#"{"name":"t"},{"name":"t","description":"other"}"#,
+            "t is listed 2 times; the first one is offered",
+        ),
+        (
+            &*(0..1_030).map(|n| format!(r#"{{"name":"t{n}"}}"#)).collect::<Vec<_>>().join(","),
+            "6 tools of its list are not offered: the limit is 1024",
+        ),
+    ] {
+        fs::write(script.note("tools"), format!(r#"{{"tools":[{tools}]}}"#)).unwrap();
+        let list = r#"list() { answer "$1" "$(cat "$0.tools")"; }"#;
+        let tools = script.server("text \"$1\" ok", list).await.unwrap();
+        assert_eq!(tools.notes(), [note]);
+        tools.close().await;
+    }
+    let list =
+        r#"n=0; list() { n=$((n+1)); answer "$1" '{"tools":[{"name":"t'$n'"}],"nextCursor":"more"}'; }"#;
+    let tools = script.server("text \"$1\" ok", list).await.unwrap();
+    assert_eq!(tools.list().len(), 64);
+    assert_eq!(tools.notes(), ["its tool list goes on after page 64, which is the last that is read"]);
 }
 
 /// Answers the questions of a server, and returns what the server got.

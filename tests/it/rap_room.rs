@@ -45,6 +45,26 @@ async fn rap_r13_text_of_a_tool_is_data_inside_a_structure_that_it_cannot_end() 
     assistant.close().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn caller_reads_why_the_result_of_a_tool_was_refused() {
+    let (room, toolset) = (MemoryRoom::new(), Toolset::start().await);
+    let tools = toolset.source().await.unwrap();
+    let client = Client::builder().tools(tools).consent(|_| async { true });
+    let client = client.join_over(room.client("phone")).await.unwrap();
+    let assistant = Assistant::builder().join_over(room.assistant("assistant")).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    let call = assistant.call("t", json!({})).timeout(Duration::from_secs(20));
+    let (outcome, status) = tokio::join!(call, async {
+        let invocation = toolset.invocation().await;
+        post(&invocation.callback(), &invocation.message("tool_result", &json!({"text": "x", "id": 7}))).await
+    });
+    let error = outcome.unwrap_err();
+    assert_eq!(status, 400);
+    assert!(error.to_string().contains("a message of it was refused: `id` is missing"), "{error}");
+    client.close().await;
+    assistant.close().await;
+}
+
 #[tokio::test]
 async fn rap_r26_person_is_asked_before_a_destructive_tool_runs() {
     let wipe = tool("wipe", json!({"annotations": {"destructive": true, "readOnly": true}}));

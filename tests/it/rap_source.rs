@@ -162,6 +162,57 @@ async fn result_that_cannot_be_read_fails_its_call_with_the_reason() {
     assert_eq!((tools.counts().accepted, tools.counts().malformed), (0, 3));
 }
 
+#[tokio::test(start_paused = true)]
+async fn call_whose_messages_were_refused_fails_before_its_time_with_the_reason() {
+    let toolset = Toolset::start().await;
+    let tools = toolset.source().await.unwrap();
+    let result = |invocation: &Received| invocation.message("tool_result", &json!({"text": "done"}));
+    let without = |invocation: &Received, key: &str| {
+        let mut message = result(invocation);
+        message.as_object_mut().unwrap().remove(key);
+        message.to_string()
+    };
+    type Body<'a> = &'a dyn Fn(&Received) -> String;
+    let bodies: [(&str, Body<'_>, &str); 8] = [
+        (JSON, &|it| without(it, "group_id"), "`group_id` is missing or has the wrong type"),
+        (JSON, &|it| without(it, "type"), "`type` is not one of tool_result"),
+        (JSON, &|it| without(it, "id"), "`id` is missing or has the wrong type"),
+        (
+            JSON,
+            &|it| it.message("tool_result", &json!({"text": "x", "id": "other"})).to_string(),
+            "it names another call",
+        ),
+        (
+            JSON,
+            &|it| it.message("tool_result", &json!({"text": "x", "call_id": "other"})).to_string(),
+            "`call_id` is not that",
+        ),
+        (
+            "content-type: text/plain\r\n",
+            &|it| result(it).to_string(),
+            "the content type must be application/json",
+        ),
+        (JSON, &|_| "{\"type\":".to_owned(), "the document is not JSON"),
+        (JSON, &|_| format!("\"{}\"", "x".repeat(16 << 20)), "the body exceeds 16777216 bytes"),
+    ];
+    for (kind, body, says) in bodies {
+        let context = ToolContext::new("caller", Duration::from_secs(60));
+        let begun = tokio::time::Instant::now();
+        let (outcome, status) = call_with(&tools, &toolset, context, async |invocation| {
+            request("POST", &invocation.callback(), kind, &body(&invocation)).await
+        })
+        .await;
+        let error = outcome.unwrap_err();
+        assert!(status >= 400 && error.code() == ErrorCode::EXECUTION_ERROR, "{says}: {status} {error:?}");
+        assert!(
+            error.message().contains("a message of it was refused: ") && error.message().contains(says),
+            "{error}"
+        );
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(50)..Duration::from_secs(60)).contains(&took), "{took:?}");
+    }
+}
+
 #[tokio::test]
 async fn rap_r2_result_of_another_group_or_call_is_refused() {
     let toolset = Toolset::start().await;

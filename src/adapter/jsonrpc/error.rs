@@ -1,11 +1,11 @@
 //! The errors that this side answers with.
 
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-use serde_json::{Value as Json, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-use super::head::Head;
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
+use super::{head::Head, id::Id};
+#[cfg(feature = "mcp-server")]
 use crate::adapter::json::DocumentError;
 
 /// The message is not JSON.
@@ -33,7 +33,7 @@ pub(in crate::adapter) const SHAPE: &str = "not a JSON-RPC 2.0 request, notifica
 pub(in crate::adapter) const BATCH: &str = "batches are not supported";
 
 /// Returns the code for a message that cannot be read, for this reason.
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+#[cfg(feature = "mcp-server")]
 pub(in crate::adapter) fn code_of(error: &DocumentError) -> i64 {
     match error {
         DocumentError::NotUtf8 { .. } | DocumentError::NotJson { .. } => PARSE,
@@ -43,32 +43,37 @@ pub(in crate::adapter) fn code_of(error: &DocumentError) -> i64 {
 
 /// Returns the error for a message that cannot be read. Only a request gets its id back: the id of an answer may be that of
 /// another request.
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-pub(in crate::adapter) fn unreadable(head: Head<'_>, code: i64, text: &str) -> Json {
+#[cfg(feature = "mcp-server")]
+pub(in crate::adapter) fn unreadable(head: Head<'_>, code: i64, text: &str) -> String {
     refusal(head.id().filter(|_| head.has_method()).as_ref(), code, text)
 }
 
 /// Returns an error. If the id is unknown it is left out: MCP does not allow null, as JSON-RPC does.
-#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
-pub(in crate::adapter) fn refusal(id: Option<&Json>, code: i64, text: &str) -> Json {
-    let mut error = json!({"jsonrpc": "2.0", "error": {"code": code, "message": text}});
-    if let Some(id) = id.filter(|id| !id.is_null()) {
-        error["id"] = id.clone();
+#[cfg(feature = "mcp-server")]
+pub(in crate::adapter) fn refusal(id: Option<&Id>, code: i64, text: &str) -> String {
+    #[derive(Serialize)]
+    struct Refusal<'a> {
+        jsonrpc: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a RawValue>,
+        error: RpcError,
     }
-    error
+    let (id, error) = (id.map(Id::raw), RpcError { code, message: text.to_owned(), data: None });
+    serde_json::to_string(&Refusal { jsonrpc: "2.0", id, error }).unwrap_or_default() // it can be written
 }
 
 /// An error that this side answers with.
-#[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(in crate::adapter) struct RpcError {
     pub(in crate::adapter) code: i64,
     pub(in crate::adapter) message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::adapter) data: Option<Box<RawValue>>,
 }
 
 #[cfg(all(any(feature = "acp", feature = "mcp"), unix))]
 impl RpcError {
     pub(in crate::adapter) fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), data: None }
     }
 }

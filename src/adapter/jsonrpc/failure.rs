@@ -3,6 +3,9 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::error::METHOD_NOT_FOUND;
+#[cfg(all(feature = "mcp", unix))]
+use super::error::{INTERNAL, RpcError};
 use crate::{
     adapter::{json, words},
     value::prefix,
@@ -58,7 +61,12 @@ impl Failure {
     /// Returns the words of the other side on one line, without the code: `None` if there are none.
     pub(in crate::adapter) fn said(&self) -> Option<String> {
         let data = self.data.as_deref().and_then(|data| json::value(data).ok());
-        words::of_rpc(&self.message, data.as_ref())
+        // Some programs say nothing but the method that they do not know.
+        let is_method = self.code == Some(METHOD_NOT_FOUND)
+            && self.message.contains('/')
+            && !self.message.contains(char::is_whitespace);
+        let method = is_method.then(|| format!("unknown method: {}", self.message));
+        words::of_rpc(method.as_ref().unwrap_or(&self.message), data.as_ref())
     }
 
     /// Returns the words of the other side, or else `silent`, and then the code behind `label`.
@@ -68,6 +76,17 @@ impl Failure {
             "" => said,
             code => format!("{said} ({label}{code})"),
         }
+    }
+}
+
+/// The error that passes it on.
+#[cfg(all(feature = "mcp", unix))]
+impl From<Failure> for RpcError {
+    fn from(failure: Failure) -> Self {
+        let said = || failure.said().unwrap_or_default();
+        let message = if failure.message.is_empty() { said() } else { failure.message.clone() };
+        let data = failure.data.and_then(|data| RawValue::from_string(data.replace(['\n', '\r'], " ")).ok());
+        Self { code: failure.code.unwrap_or(INTERNAL), message, data }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value as Json;
+use super::id::Id;
 
 /// The longest id, in bytes: programs use numbers and UUIDs.
 pub(crate) const MAX_ID: usize = 256;
@@ -22,8 +22,8 @@ impl<'a> Head<'a> {
     }
 
     /// Returns the id: a text or a number.
-    pub(crate) fn id(self) -> Option<Json> {
-        as_id(self.member("id")?)
+    pub(crate) fn id(self) -> Option<Id> {
+        Id::read(self.member("id")?)
     }
 
     /// Returns the text of a member.
@@ -38,12 +38,6 @@ impl<'a> Head<'a> {
         found
             .or_else(|| last_members(self.end).into_iter().find(|(name, _)| is_key(name, key)).map(|it| it.1))
     }
-}
-
-/// Returns the id that a value is.
-pub(crate) fn as_id(bytes: &[u8]) -> Option<Json> {
-    let id = if bytes.len() <= MAX_ID { serde_json::from_slice(bytes).ok()? } else { Json::Null };
-    (id.is_string() || id.is_number()).then_some(id)
 }
 
 /// Returns whether a key of a message, as it is written there, is this one.
@@ -141,12 +135,16 @@ fn string(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
 
     fn id(message: &[u8]) -> Option<Json> {
-        Head::of_ends(message, &[]).id()
+        of(Head::of_ends(message, &[]))
+    }
+
+    fn of(head: Head<'_>) -> Option<Json> {
+        head.id().map(|id| serde_json::from_str(id.as_json()).unwrap())
     }
 
     #[test]
@@ -194,7 +192,7 @@ mod tests {
 
     #[test]
     fn id_at_the_end_is_that_of_the_message() {
-        let id = |end: &str| Head::of_ends(b"{\"params\": [", end.as_bytes()).id();
+        let id = |end: &str| of(Head::of_ends(b"{\"params\": [", end.as_bytes()));
         for (end, expected) in [
             (r#"xx"},"id":7}"#, Some(json!(7))),
             (r#"xx"}, "id": "a" , "jsonrpc": "2.0"}"#, Some(json!("a"))),

@@ -9,13 +9,16 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value as Json, value::RawValue};
+#[cfg(any(test, feature = "acp"))]
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{
     error::{self, RpcError},
     failure::Failure,
-    head::{Head, as_id},
+    head::Head,
+    id::Id,
     message::{Message, Parts},
     open::{Open, Reason, Reply},
     text,
@@ -71,7 +74,7 @@ pub(in crate::adapter) enum Incoming {
 
 /// A request of the other side.
 pub(in crate::adapter) struct Request {
-    pub(in crate::adapter) id: Json,
+    pub(in crate::adapter) id: Id,
     pub(in crate::adapter) method: String,
     pub(in crate::adapter) params: Option<Box<RawValue>>,
     /// The size of its message, in bytes.
@@ -90,8 +93,8 @@ pub(in crate::adapter) enum Read {
     Incoming(Incoming),
     /// A message that needs nothing more.
     Done,
-    /// This answer is to be sent, to the request with this id. It is null if there is none.
-    Refused(Json, RpcError),
+    /// This answer is to be sent, to the request with this id, if there is one.
+    Refused(Option<Id>, RpcError),
     /// The text is blank, or no message: it has neither a method nor an id.
     Junk,
 }
@@ -122,7 +125,7 @@ impl Inbox {
             Err(reason) => return self.unreadable(open, Head::of(bytes), error::PARSE, reason.into()),
         };
         if readable.trim_start().starts_with('[') {
-            return Read::Refused(Json::Null, RpcError::new(error::INVALID_REQUEST, error::BATCH));
+            return Read::Refused(None, RpcError::new(error::INVALID_REQUEST, error::BATCH));
         }
         // Parameters and results are passed on as they were written, and not as they were repaired.
         let written = std::str::from_utf8(bytes).map_or(&*readable, crate::value::without_mark);
@@ -152,7 +155,7 @@ impl Inbox {
     fn response(
         &self,
         open: &Open,
-        id: Option<&Json>,
+        id: Option<&Id>,
         answer: Result<&RawValue, &RawValue>,
         of: Option<u64>,
     ) -> Read {
@@ -197,7 +200,7 @@ impl Inbox {
         match text.and_then(|text| serde_json::from_str::<Vec<Parts<'_>>>(text).ok()) {
             Some(parts) => {
                 for answer in parts.iter().filter(|part| part.method.is_none()) {
-                    match answer.id.and_then(|id| as_id(id.get().as_bytes())) {
+                    match answer.id.and_then(|id| Id::read(id.get().as_bytes())) {
                         Some(id) => open.answered(&id, unreadable()),
                         None => open.answered_unnamed(of, unreadable()),
                     };
@@ -205,7 +208,7 @@ impl Inbox {
             }
             None => _ = open.answered_unnamed(of, unreadable()),
         }
-        Read::Refused(Json::Null, RpcError::new(error::INVALID_REQUEST, error::BATCH))
+        Read::Refused(None, RpcError::new(error::INVALID_REQUEST, error::BATCH))
     }
 
     fn unreadable(&self, open: &Open, head: Head<'_>, code: i64, reason: Reason) -> Read {
@@ -220,7 +223,7 @@ impl Inbox {
             (None, true) if head.member("id").is_none() => Read::Done, // a notification
             (id, true) => {
                 let error = RpcError::new(code, format!("the message cannot be read: {reason}"));
-                Read::Refused(id.unwrap_or_default(), error)
+                Read::Refused(id, error)
             }
             (Some(id), false) => {
                 open.answered(&id, Reply::Unreadable(reason));
@@ -268,10 +271,10 @@ mod tests {
         let (inbox, open) = (Inbox::new("far".into(), Arc::default()), Open::new(8, &ACP));
         let (id, mut answered) = open.begin(false).unwrap();
         let notice = json!([{"jsonrpc": "2.0", "method": "note"}]).to_string();
-        assert!(matches!(inbox.read(&open, notice.as_bytes(), None), Read::Refused(Json::Null, _)));
+        assert!(matches!(inbox.read(&open, notice.as_bytes(), None), Read::Refused(None, _)));
         assert!(answered.try_recv().is_err());
         let many = format!(r#"[{{"jsonrpc":"2.0","id":{id},"result":[{}0]}}]"#, "0,".repeat(300_000));
-        assert!(matches!(inbox.read(&open, many.as_bytes(), None), Read::Refused(Json::Null, _)));
+        assert!(matches!(inbox.read(&open, many.as_bytes(), None), Read::Refused(None, _)));
         assert_eq!(answered.try_recv(), Ok(Reply::Unreadable(Reason::Batch)));
         assert!(matches!(inbox.read(&open, b"[info] ready", None), Read::Junk));
     }

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+#[cfg(any(test, all(any(feature = "acp", feature = "mcp"), unix)))]
+use super::id::Id;
+
 /// The parts of a message, whatever it is.
 #[derive(Deserialize)]
 #[cfg_attr(
@@ -37,7 +40,7 @@ fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D:
 #[cfg(any(test, all(any(feature = "acp", feature = "mcp"), unix)))]
 pub(in crate::adapter) enum Message<'a> {
     Request {
-        id: serde_json::Value,
+        id: Id,
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
     },
@@ -47,7 +50,7 @@ pub(in crate::adapter) enum Message<'a> {
     },
     /// `answer` is the result, or the error.
     Response {
-        id: Option<serde_json::Value>,
+        id: Option<Id>,
         answer: Result<&'a RawValue, &'a RawValue>,
     },
 }
@@ -60,7 +63,7 @@ impl<'a> Parts<'a> {
             return None;
         }
         let id = match self.id {
-            Some(id) => Some(super::head::as_id(id.get().as_bytes())?),
+            Some(id) => Some(Id::read(id.get().as_bytes())?),
             None => None,
         };
         // Some programs write `"error": null` beside a result.
@@ -82,6 +85,18 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// Returns a text with other parts in place of these, which are parts of it.
+#[cfg(any(feature = "mcp-server", all(feature = "mcp", unix)))]
+pub(in crate::adapter) fn changed(text: &str, mut changes: Vec<(&str, String)>) -> String {
+    let start = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
+    changes.sort_by_key(|(part, _)| std::cmp::Reverse(start(part)));
+    let mut changed = text.to_owned();
+    for (part, other) in changes {
+        changed.replace_range(start(part)..start(part) + part.len(), &other);
+    }
+    changed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,11 +104,11 @@ mod tests {
     fn kind(text: &str) -> String {
         match serde_json::from_str::<Parts<'_>>(text).ok().and_then(Parts::message) {
             Some(Message::Request { id, method, params }) => {
-                format!("request {id} {method} {}", params.map_or("-", RawValue::get))
+                format!("request {} {method} {}", id.as_json(), params.map_or("-", RawValue::get))
             }
             Some(Message::Notification { method, .. }) => format!("notification {method}"),
             Some(Message::Response { id, answer }) => {
-                let id = id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+                let id = id.map_or_else(|| "-".to_owned(), |id| id.as_json().to_owned());
                 match answer {
                     Ok(result) => format!("result {id} {}", result.get()),
                     Err(error) => format!("error {id} {}", error.get()),

@@ -5,12 +5,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
 use super::{
     error::{BATCH, SHAPE},
     failure::Failure,
+    id::Id,
     rules::Rules,
 };
 use crate::{
@@ -138,10 +138,9 @@ impl Open {
     ///
     /// With odd ids ([`Rules::reads_odd_ids`]): if nothing was answered before, and the answer names a request that was never
     /// made, nothing will be answered. Then the only request ends.
-    pub(in crate::adapter) fn answered(&self, id: &Json, answer: Reply) -> bool {
+    pub(in crate::adapter) fn answered(&self, id: &Id, answer: Reply) -> bool {
         let mut state = self.state();
-        let text = id.as_str().filter(|_| self.rules.reads_odd_ids);
-        let number = id.as_u64().or_else(|| text?.trim().parse().ok());
+        let number = id.whole().filter(|_| id.is_number() || self.rules.reads_odd_ids);
         if let Some(waiting) = number.and_then(|number| state.waiting.remove(&number)) {
             state.has_matched = true;
             drop(state);
@@ -154,7 +153,7 @@ impl Open {
             && self.rules.reads_odd_ids
             && let Some(asked) = state.only()
         {
-            let named = words::line(prefix(&id.to_string(), MAX_SHOWN_ID));
+            let named = words::line(prefix(id.as_json(), MAX_SHOWN_ID));
             let waiting = state.waiting.remove(&asked);
             drop(state);
             let answer = Reply::Unreadable(Reason::OtherId { named, asked });
@@ -199,13 +198,15 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::adapter::jsonrpc::rules::ACP;
 
     /// Rules with odd ids.
     const ODD: Rules = Rules { reads_odd_ids: true, ..ACP };
+
+    fn id(text: &dyn std::fmt::Display) -> Id {
+        Id::read(text.to_string().as_bytes()).unwrap()
+    }
 
     fn error() -> Reply {
         Reply::Error(Failure::of("no"))
@@ -235,7 +236,7 @@ mod tests {
             open.give_up(first);
             let (second, mut answered) = open.begin(false).unwrap();
             match names_it {
-                true => assert!(!open.answered(&json!(first), error())),
+                true => assert!(!open.answered(&id(&first), error())),
                 false => assert!(open.answered_unnamed(None, error())),
             }
             assert!(answered.try_recv().is_err(), "the other request has ended");
@@ -249,12 +250,12 @@ mod tests {
     fn id_may_be_the_text_of_its_number_only_where_odd_ids_are_read() {
         let open = Open::new(8, &ODD);
         let (id, mut answered) = open.begin(false).unwrap();
-        assert!(open.answered(&json!(format!(" {id}")), error()));
+        assert!(open.answered(&self::id(&format!("\" {id}\"")), error()));
         assert_eq!(answered.try_recv(), Ok(error()));
         let strict = Open::new(8, &ACP);
         let (id, mut answered) = strict.begin(false).unwrap();
-        for odd in [json!(id.to_string()), json!(999), json!(-1), json!("x")] {
-            assert!(!strict.answered(&odd, error()), "{odd}");
+        for odd in [&*format!("\"{id}\""), "999", "-1", "\"x\""] {
+            assert!(!strict.answered(&self::id(&odd), error()), "{odd}");
         }
         assert!(answered.try_recv().is_err());
     }
@@ -263,14 +264,14 @@ mod tests {
     fn first_answer_with_an_id_that_was_not_asked_ends_the_request() {
         let open = Open::new(8, &ODD);
         let (asked, mut answered) = open.begin(false).unwrap();
-        assert!(open.answered(&json!("x"), error()));
+        assert!(open.answered(&id(&"\"x\""), error()));
         let named = r#""x""#.to_owned();
         assert_eq!(answered.try_recv(), Ok(Reply::Unreadable(Reason::OtherId { named, asked })));
         // Later it is one answer too many.
-        let (id, _first) = open.begin(false).unwrap();
-        assert!(open.answered(&json!(id), error()) || !open.has(id));
+        let (first, _first) = open.begin(false).unwrap();
+        assert!(open.answered(&id(&first), error()) || !open.has(first));
         let (_, mut second) = open.begin(false).unwrap();
-        assert!(!open.answered(&json!("x"), error()));
+        assert!(!open.answered(&id(&"\"x\""), error()));
         assert!(second.try_recv().is_err());
     }
 

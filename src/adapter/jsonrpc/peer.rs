@@ -2,10 +2,10 @@
 //!
 //! Whatever sends waits until there is room, so that a program that stops reading makes nothing grow.
 
-use std::{io, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::{Value as Json, json, value::RawValue};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot, watch},
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::{
     error::RpcError,
+    id::Id,
     memory::Share,
     open::{Open, Refused, Reply},
     rules::Rules,
@@ -121,17 +122,29 @@ impl Peer {
     /// Answers a request. The share is free once the answer is written.
     pub(in crate::adapter) async fn answer(
         &self,
-        id: &Json,
-        answer: Result<Json, RpcError>,
+        id: impl Into<Option<&Id>>,
+        answer: Result<impl Serialize, RpcError>,
         share: Option<Share>,
     ) {
-        let mut message = json!({"jsonrpc": "2.0", "id": id});
-        match answer {
-            Ok(result) => message["result"] = result,
-            Err(error) => message["error"] = json!({"code": error.code, "message": error.message}),
+        #[derive(Serialize)]
+        struct Answer<'a, T> {
+            jsonrpc: &'a str,
+            id: Option<&'a RawValue>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            result: Option<T>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error: Option<RpcError>,
         }
-        let line = OutgoingMessage { _share: share, ..OutgoingMessage::of(message.to_string()) };
+        let (result, error) = answer.map_or_else(|error| (None, Some(error)), |result| (Some(result), None));
+        let answer = Answer { jsonrpc: "2.0", id: id.into().map(Id::raw), result, error };
+        let text = serde_json::to_string(&answer).unwrap_or_default(); // the keys of JSON are texts, so it can be written
+        let line = OutgoingMessage { _share: share, ..OutgoingMessage::of(text) };
         let _ = self.out.send(line).await; // a side that has gone does not get it
+    }
+
+    /// Answers a message with an error.
+    pub(in crate::adapter) async fn refuse(&self, id: Option<&Id>, error: RpcError) {
+        self.answer(id, Err::<Json, _>(error), None).await;
     }
 
     /// Returns room for one notification, or `None` if the connection has ended.
@@ -182,12 +195,28 @@ impl Peer {
 
 /// A request or a notification to send.
 pub(in crate::adapter) struct MessageParts<'a> {
-    method: &'static str,
-    params: &'a Json,
+    method: Cow<'static, str>,
+    params: Params<'a>,
     /// What a transport with headers puts into them.
     pub(in crate::adapter) headers: Headers,
     /// Called when the message is written.
     pub(in crate::adapter) written: Option<Written>,
+}
+
+/// The parameters of a message.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Params<'a> {
+    None,
+    Json(&'a Json),
+    #[cfg_attr(not(all(feature = "mcp", unix)), expect(dead_code, reason = "ACP passes nothing on"))]
+    Raw(&'a RawValue),
+}
+
+impl Params<'_> {
+    fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
 }
 
 /// Names and values of headers.
@@ -199,26 +228,34 @@ pub(in crate::adapter) type Written = Box<dyn FnOnce() + Send + Sync>;
 impl<'a> MessageParts<'a> {
     /// Creates a message. Parameters that are null are left out.
     pub(in crate::adapter) fn new(method: &'static str, params: &'a Json) -> Self {
-        Self { method, params, headers: Headers::new(), written: None }
+        let params = if params.is_null() { Params::None } else { Params::Json(params) };
+        Self { method: method.into(), params, headers: Headers::new(), written: None }
+    }
+
+    /// Creates a message of another program. It must have no line break.
+    #[cfg(all(feature = "mcp", unix))]
+    pub(in crate::adapter) fn raw(method: &str, params: Option<&'a RawValue>) -> Self {
+        let params = params.map_or(Params::None, Params::Raw);
+        Self { method: method.to_owned().into(), params, headers: Headers::new(), written: None }
     }
 
     fn line(self, id: Option<u64>) -> OutgoingMessage {
-        let text = text(id, self.method, self.params);
+        let text = text(id, &self.method, &self.params);
         let (method, headers, written) = (Some(self.method), self.headers, self.written);
         OutgoingMessage { id, method, headers, written, ..OutgoingMessage::of(text) }
     }
 }
 
 /// Returns the text of a request, or of a notification.
-fn text(id: Option<u64>, method: &str, params: &Json) -> String {
+fn text(id: Option<u64>, method: &str, params: &Params<'_>) -> String {
     #[derive(Serialize)]
     struct Parts<'a> {
         jsonrpc: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<u64>,
         method: &'a str,
-        #[serde(skip_serializing_if = "Json::is_null")]
-        params: &'a Json,
+        #[serde(skip_serializing_if = "Params::is_none")]
+        params: &'a Params<'a>,
     }
     // The keys of JSON are texts, so it can be written.
     serde_json::to_string(&Parts { jsonrpc: "2.0", id, method, params }).unwrap_or_default()
@@ -290,7 +327,7 @@ pub(in crate::adapter) struct OutgoingMessage {
     /// Of a request.
     pub(in crate::adapter) id: Option<u64>,
     /// Of a request or a notification.
-    pub(in crate::adapter) method: Option<&'static str>,
+    pub(in crate::adapter) method: Option<Cow<'static, str>>,
     pub(in crate::adapter) headers: Headers,
     pub(in crate::adapter) written: Option<Written>,
     _share: Option<Share>,
@@ -312,7 +349,7 @@ pub(in crate::adapter) struct Withdrawn {
 impl Withdrawn {
     /// Returns the notification for it.
     pub(in crate::adapter) fn line(&self, rules: &Rules) -> OutgoingMessage {
-        OutgoingMessage::of(text(None, rules.cancel, &self.params()))
+        OutgoingMessage::of(text(None, rules.cancel, &Params::Json(&self.params())))
     }
 
     fn params(&self) -> Json {
@@ -424,7 +461,7 @@ mod tests {
         let (near, mut far) = duplex(16);
         let memory = Memory::new(4 << 10);
         let share = memory.share(4 << 10).await;
-        peer.answer(&json!(1), Ok(json!("x".repeat(100))), Some(share)).await;
+        peer.answer(Id::read(b"1").as_ref(), Ok(json!("x".repeat(100))), Some(share)).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { writer.write(near).await.unwrap() });
         let mut next = pin!(memory.share(1));
@@ -461,7 +498,7 @@ mod tests {
         let sent = queued(&mut writer);
         assert!(sent[0].contains(r#""id":1,"method":"ask""#), "{sent:?}");
         assert_eq!(sent[1..], [r#"{"requestId":1}"#]);
-        assert!(!peer.open.answered(&json!(1), Reply::Result("null".to_owned())));
+        assert!(!peer.open.answered(&Id::read(b"1").unwrap(), Reply::Result("null".to_owned())));
         // One that was never sent is not.
         while poll!(pin!(peer.tell(MessageParts::new("note", &json!({}))))).is_ready() {}
         {

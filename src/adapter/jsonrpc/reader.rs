@@ -2,7 +2,6 @@
 
 use std::{io, sync::Arc};
 
-use serde_json::Value as Json;
 use tokio::{io::AsyncRead, task::yield_now};
 
 use super::{
@@ -83,8 +82,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     self.junk = 0;
                     return Ok(Some(message));
                 }
-                Read::Refused(Json::Null, _) if !self.peer.rules.answers_null => {}
-                Read::Refused(id, error) => self.peer.answer(&id, Err(error), None).await,
+                Read::Refused(None, _) if !self.peer.rules.answers_null => {}
+                Read::Refused(id, error) => self.peer.refuse(id.as_ref(), error).await,
                 Read::Done => {}
             }
             self.junk = 0;
@@ -107,7 +106,7 @@ impl<R> Drop for Reader<R> {
 mod tests {
     use std::{sync::Mutex, time::Duration};
 
-    use serde_json::{json, value::RawValue};
+    use serde_json::{Value as Json, json, value::RawValue};
     use tokio::{
         io::{
             AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf, duplex,

@@ -36,3 +36,7 @@ pub(in crate::adapter) const MCP: Rules = Rules {
     answers_null: false,
     reads_odd_ids: true,
 };
+
+/// The rules of a host of MCP. A line is as long as a request over HTTP may be.
+#[cfg(all(feature = "mcp", unix))]
+pub(in crate::adapter) const MCP_HOST: Rules = Rules { max_line: 4 << 20, max_junk: None, ..MCP };

@@ -9,7 +9,6 @@ use crate::{
         orchestrate,
     },
     result::{BlockKind, ContentBlock, Media, Native, ToolSystem},
-    tool::PublicText,
     tools::{DataSchema, SchemaError},
 };
 
@@ -96,7 +95,7 @@ impl CallToolResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, PublicText::words, "the tool reports an error without a text"))
+        Err(ToolError::reported(&self.result))
     }
 
     /// Returns the document.

@@ -29,6 +29,7 @@ mod lines;
 mod opened;
 mod progress;
 mod raw;
+mod read;
 mod result;
 
 pub use http::McpListener;

@@ -14,12 +14,12 @@ mod definition;
 mod elicitation;
 mod file;
 mod handler;
-mod headers;
+pub(super) mod headers;
 pub(super) mod http;
 mod life;
-mod lifecycle;
+pub(super) mod lifecycle;
 mod list;
-mod live;
+pub(super) mod live;
 mod log;
 mod settings;
 

@@ -1,6 +1,6 @@
 //! Converts the result of a call: a `tool_result` message.
 
-use crate::{Outcome, ToolError, ToolResult, adapter::json::DocumentError, tool::PublicText};
+use crate::{Outcome, ToolError, ToolResult, adapter::json::DocumentError};
 
 mod read;
 mod write;
@@ -89,6 +89,6 @@ impl RapResult {
         if !self.is_error {
             return Ok(self.result.to_value());
         }
-        Err(ToolError::of_result(&self.result, PublicText::words, "the tool reports an error without a text"))
+        Err(ToolError::reported(&self.result))
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use reqwest::{
     Client, RequestBuilder, Response, StatusCode,
     dns::Resolve,
-    header::{HeaderValue, LOCATION},
+    header::{HeaderValue, LOCATION, WWW_AUTHENTICATE},
     redirect::Policy,
 };
 
@@ -87,7 +87,9 @@ pub(in crate::adapter) async fn sent(
     let status = response.status();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let said = said(response, token).await;
+            let challenge = response.headers().get(WWW_AUTHENTICATE).and_then(|it| it.to_str().ok());
+            let challenge = challenge.and_then(|challenge| words::of_challenge(challenge, token));
+            let said = said(response, token).await.or(challenge);
             Err(HttpError::Unauthorized { host: host(), status: status.as_u16(), said })
         }
         _ if status.is_redirection() => Err(HttpError::Redirect { host: host(), to: target(&response) }),
@@ -142,6 +144,6 @@ fn target(response: &Response) -> String {
 }
 
 /// Returns the server's words, for the end of a sentence.
-fn after(said: &Option<String>) -> String {
+pub(in crate::adapter) fn after(said: &Option<String>) -> String {
     said.as_ref().map(|said| format!(": {said}")).unwrap_or_default()
 }

@@ -81,6 +81,7 @@ async fn show_servers(arguments: &Arguments) -> Result<(), Failure> {
         let tools = sources::started(sources::named(text)).await?;
         let name = tools.name().unwrap_or_default();
         hint(&format!("{name} is {}", tools.health()));
+        tools.notes().iter().for_each(|note| hint(&format!("{name}: {note}")));
         shown.entry(name.as_str().into()).or_default().extend(tools.list().iter().map(RegisteredTool::from));
         tools.close().await;
     }

@@ -39,6 +39,17 @@ impl PublicText {
 }
 
 impl ToolError {
+    /// Creates the failure of a tool that reports an error, in the words of its result.
+    #[cfg(any(test, feature = "runtime"))]
+    pub(crate) fn reported(result: &ToolResult) -> Self {
+        let has_text = result.content().iter().any(|it| it.as_text().is_some_and(|it| !it.trim().is_empty()));
+        let silent = match has_text {
+            true => "the tool reports an error, whose text is for the model alone",
+            false => "the tool reports an error without a text",
+        };
+        Self::of_result(result, PublicText::words, silent)
+    }
+
     /// Creates the failure of a tool whose result says what went wrong. The result is its partial result, and its message
     /// is what `choose` takes of the public part, otherwise `otherwise`.
     pub(crate) fn of_result(
@@ -69,6 +80,9 @@ mod tests {
             error.message().to_owned()
         };
         assert_eq!((of(&hidden).as_str(), of(&both).as_str()), ("it failed", "no such file\nSorry."));
+        let reported = |result: &ToolResult| ToolError::reported(result).message().to_owned();
+        assert_eq!(reported(&ToolResult::default()), "the tool reports an error without a text");
+        assert_eq!(reported(&hidden), "the tool reports an error, whose text is for the model alone");
         assert_eq!(PublicText::of(&both).first_text(), Some("no such file"));
         let long = ToolResult::text("x".repeat(10_000));
         assert_eq!(of(&long).len(), MAX_MESSAGE);

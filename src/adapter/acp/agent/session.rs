@@ -27,6 +27,7 @@ use crate::{
     Assistant, ToolError,
     adapter::jsonrpc::{
         error::{self, RpcError},
+        id::Id,
         inbox::{Incoming, Request, as_json},
         reader::Reader,
     },
@@ -51,7 +52,7 @@ struct Session {
     /// The last turn.
     turn: Option<Arc<Turn>>,
     /// The id of its request.
-    prompt: Json,
+    prompt: Option<Id>,
 }
 
 impl Session {
@@ -151,7 +152,9 @@ where
             "session/cancel" => params["sessionId"].as_str().and_then(|id| self.sessions.get(id)),
             "$/cancel_request" => {
                 let mut open = self.sessions.values().filter(|session| session.is_busy());
-                open.find(|session| session.prompt == params["requestId"])
+                open.find(|session| {
+                    session.prompt.is_some() && session.prompt == Id::of(&params["requestId"])
+                })
             }
             _ => None,
         };
@@ -199,13 +202,13 @@ where
         }
         let id: Arc<str> = format!("sess_{}", nanoid::nanoid!(21)).into();
         self.sessions
-            .insert(Arc::clone(&id), Session { folder: folder.to_owned(), turn: None, prompt: Json::Null });
+            .insert(Arc::clone(&id), Session { folder: folder.to_owned(), turn: None, prompt: None });
         self.order.push_back(Arc::clone(&id));
         Ok(json!({"sessionId": &*id}))
     }
 
     /// Begins a turn, which answers the request.
-    fn prompt(&mut self, id: &Json, params: &Json) -> Result<(), RpcError> {
+    fn prompt(&mut self, id: &Id, params: &Json) -> Result<(), RpcError> {
         let name: Arc<str> =
             params["sessionId"].as_str().ok_or_else(|| invalid("`sessionId` is missing"))?.into();
         let blocks = params["prompt"].as_array().ok_or_else(|| invalid("`prompt` must be a list"))?;
@@ -227,7 +230,7 @@ where
             over: CancellationToken::new(),
         });
         session.turn = Some(Arc::clone(&turn));
-        session.prompt = id.clone();
+        session.prompt = Some(id.clone());
         self.open.begin(&turn);
         let prompt = UserPrompt::new(blocks.iter().map(|it| ContentBlock::from_value(&it.into())).collect());
         let handle = AgentTurn { turn: Arc::clone(&turn), assistant: self.assistant.clone() };

@@ -11,6 +11,7 @@ use crate::adapter::{
     elicitation,
     jsonrpc::{
         error::{self, RpcError},
+        id::Id,
         inbox::{Incoming, Request, as_json},
         memory::{Memory, Share},
         peer::Peer,
@@ -169,7 +170,7 @@ struct Open {
     requests: Memory,
     tasks: JoinSet<()>,
     /// The id of each. Its token is cancelled by the agent, or because the request is answered.
-    tokens: Vec<(Json, CancellationToken)>,
+    tokens: Vec<(Id, CancellationToken)>,
     /// Waits for memory.
     waiting: Option<(Request, CancellationToken)>,
 }
@@ -191,7 +192,7 @@ impl Open {
         self.tokens.retain(|(_, token)| !token.is_cancelled());
         if self.tokens.len() >= MAX_OPEN {
             let error = RpcError::new(error::INVALID_REQUEST, "too many requests are open");
-            return self.peer.answer(&request.id, Err(error), None).await;
+            return self.peer.refuse(Some(&request.id), error).await;
         }
         let token = CancellationToken::new();
         self.tokens.push((request.id.clone(), token.clone()));
@@ -222,7 +223,7 @@ impl Open {
         let Some((request, token)) = self.waiting.take() else { return };
         match memory {
             Some(memory) => self.run(request, token, Some(memory)),
-            None => self.peer.answer(&request.id, Err(cancelled()), None).await,
+            None => self.peer.refuse(Some(&request.id), cancelled()).await,
         }
     }
 
@@ -246,7 +247,8 @@ impl Open {
 
     /// Cancels a request.
     fn cancel(&self, id: &Json) {
-        if let Some((_, token)) = self.tokens.iter().find(|(open, _)| open == id) {
+        let id = Id::of(id);
+        if let Some((_, token)) = self.tokens.iter().find(|(open, _)| Some(open) == id.as_ref()) {
             token.cancel();
         }
     }

@@ -17,7 +17,11 @@ use super::{
 };
 use crate::{
     Progress, ToolError, ToolResult,
-    adapter::{acp::ToolCall, json, jsonrpc::inbox},
+    adapter::{
+        acp::ToolCall,
+        json,
+        jsonrpc::{inbox, rules::ACP},
+    },
     tool::public::is_hidden,
     value::prefix,
 };
@@ -60,6 +64,8 @@ struct State {
 struct Turn {
     place: TurnContext,
     said: Said,
+    /// How many messages were too long when it began.
+    too_long: u64,
     is_cancelled: bool,
 }
 
@@ -84,6 +90,8 @@ struct LeftOut {
     parts: usize,
     /// The data of these parts, in bytes.
     data: usize,
+    /// The number of messages that were too long to be read.
+    messages: u64,
 }
 
 impl Said {
@@ -105,7 +113,7 @@ impl Said {
     }
 
     /// Returns the end of what anyone may see, at most [`MAX_PROGRESS`] bytes.
-    fn shown(&self) -> Option<String> {
+    pub(super) fn shown(&self) -> Option<String> {
         let mut shown = String::new();
         for (_, part) in self.parts.iter().rev().filter(|(is_hidden, _)| !is_hidden) {
             let start = part.len().saturating_sub(MAX_PROGRESS - shown.len());
@@ -131,13 +139,17 @@ impl Said {
 
     /// Says what was left out, if anything was.
     pub(super) fn remark(&self) -> Option<String> {
-        let LeftOut { text, parts, data } = self.left_out;
+        let LeftOut { text, parts, data, messages } = self.left_out;
         let text = (text > 0).then(|| format!("{text} bytes of text beyond {MAX_SAID}"));
         let parts = (parts > 0).then(|| {
             let noun = if parts == 1 { "part that is" } else { "parts that are" };
             format!("{parts} {noun} not text ({data} bytes)")
         });
-        let left_out: Vec<String> = text.into_iter().chain(parts).collect();
+        let messages = (messages > 0).then(|| {
+            let noun = if messages == 1 { "message" } else { "messages" };
+            format!("{messages} {noun} of more than {} bytes", ACP.max_line)
+        });
+        let left_out: Vec<String> = text.into_iter().chain(parts).chain(messages).collect();
         (!left_out.is_empty())
             .then(|| format!("What the agent said is not complete. Left out: {}.", left_out.join(" and ")))
     }
@@ -208,7 +220,8 @@ impl Session {
     pub(super) fn begin(&self, place: TurnContext) {
         self.end_plan();
         self.terminals.begin_turn();
-        self.state().turn = Some(Turn { place, said: Said::default(), is_cancelled: false });
+        let too_long = self.junk.too_long();
+        self.state().turn = Some(Turn { place, said: Said::default(), too_long, is_cancelled: false });
     }
 
     /// Ends the view of the last plan.
@@ -233,7 +246,8 @@ impl Session {
     /// Ends the turn: its open calls end with this failure.
     pub(super) fn end(&self, error: &ToolError) -> Said {
         let state = &mut *self.state();
-        let Some(turn) = state.turn.take() else { return Said::default() };
+        let Some(mut turn) = state.turn.take() else { return Said::default() };
+        turn.said.left_out.messages = self.junk.too_long().saturating_sub(turn.too_long);
         turn.place.end();
         state.calls.end_all(&turn.place, error, &|id| self.terminals.shown(id));
         turn.said

@@ -13,7 +13,10 @@ use super::{
     calls,
     connection::{Live, words},
 };
-use crate::{ErrorCode, Outcome, ToolError, ToolResult, adapter::jsonrpc::peer::Unanswered};
+use crate::{
+    ErrorCode, Outcome, ToolError, ToolResult,
+    adapter::{jsonrpc::peer::Unanswered, words},
+};
 
 /// The time that an agent has to end its turn after a cancel. Then its process group is killed.
 pub(super) const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -126,13 +129,14 @@ impl Prompt {
         if result.content().is_empty() {
             result = result.with_text("The agent ended its turn and said nothing.");
         }
+        let words = said.shown().map(|said| format!(": {}", words::line(&said)));
         let mut data = json!({ "stopReason": reason });
         if !said.decided.is_empty() {
             data["permissions"] = said.decided.into();
         }
         let value = result.with_structured(data).to_value();
         if reason == "refusal" {
-            let text = "the agent refused to go on";
+            let text = format!("the agent refused to go on{}", words.unwrap_or_default());
             return Err(ToolError::new(ErrorCode::EXECUTION_ERROR, text).with_partial(value));
         }
         Ok(value)

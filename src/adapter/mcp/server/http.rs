@@ -16,10 +16,7 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    handler::Handler,
-    lines::{MAX_MESSAGE, parsed},
-};
+use super::{handler::Handler, lines::MAX_MESSAGE, read::parsed};
 use crate::adapter::{
     jsonrpc::error::{INVALID_REQUEST, refusal},
     sink::Room,
@@ -208,7 +205,7 @@ where
     if head.method != Method::POST {
         return Ok(Request::from_parts(head, body));
     }
-    match parsed(body.bytes()) {
+    match parsed(body.bytes(), None) {
         Ok((_, None)) => Ok(Request::from_parts(head, body)),
         Ok((_, Some(repaired))) => {
             head.headers.remove(header::CONTENT_LENGTH);
@@ -216,7 +213,7 @@ where
         }
         Err(error) => {
             let error = error.unwrap_or_else(|| refusal(None, INVALID_REQUEST, "not a notification"));
-            let mut refused = text(StatusCode::BAD_REQUEST, &error.to_string());
+            let mut refused = text(StatusCode::BAD_REQUEST, &error);
             let json = header::HeaderValue::from_static("application/json");
             refused.headers_mut().insert(header::CONTENT_TYPE, json);
             Err(refused)

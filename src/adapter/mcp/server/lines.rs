@@ -4,22 +4,23 @@ use std::{borrow::Cow, io, time::Duration};
 
 use rmcp::{
     RoleServer,
-    model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage},
+    model::{
+        ClientJsonRpcMessage, ClientRequest, GetMeta as _, JsonRpcMessage, ProtocolVersion,
+        ServerJsonRpcMessage,
+    },
     transport::Transport,
 };
-use serde_json::Value as Json;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
 };
 use tokio_util::sync::CancellationToken;
 
+use super::read::{Answered, Ids, parsed, with_id};
 use crate::adapter::jsonrpc::{
-    self,
-    error::{INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
+    error::{INVALID_REQUEST, unreadable},
     head::Head,
     lines::{Lines, ReadLine},
-    message::Parts,
 };
 
 /// The longest line that a host may send, in bytes: as a request over HTTP.
@@ -37,8 +38,9 @@ type Written = (String, Option<oneshot::Sender<()>>);
 /// The connection to one host.
 pub(super) struct Connection<R> {
     lines: Lines<R>,
-    /// The host has sent a request. Before that `rmcp` expects nothing else.
+    /// The host has opened the connection. Before that `rmcp` ends at anything but a request.
     is_open: bool,
+    ids: Ids,
     out: mpsc::Sender<Written>,
     /// Cancelled when the host sends nothing more.
     closed: CancellationToken,
@@ -57,8 +59,9 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
         W: AsyncWrite + Unpin + Send,
     {
         let (out, lines) = mpsc::channel(QUEUED);
+        let read = Lines::new(read, MAX_MESSAGE);
         let connection =
-            Self { lines: Lines::new(read, MAX_MESSAGE), is_open: false, out, closed, refusal: None };
+            Self { lines: read, is_open: false, ids: Ids::default(), out, closed, refusal: None };
         (connection, write_lines(write, lines))
     }
 
@@ -69,15 +72,15 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
                 let permit = self.out.reserve().await.ok()?;
                 permit.send((self.refusal.take().unwrap_or_default(), None));
             }
-            let refusal = match self.lines.next().await.ok()?? {
+            self.refusal = match self.lines.next().await.ok()?? {
                 ReadLine::Text(line) if line.trim_ascii().is_empty() => None,
-                ReadLine::Text(line) => match parsed(&line) {
+                ReadLine::Text(line) => match parsed(&line, Some(&mut self.ids)) {
                     Ok((message, _)) => {
-                        self.is_open |= matches!(message, JsonRpcMessage::Request(_));
-                        if self.is_open {
+                        self.is_open |= opens(&message);
+                        if self.is_open || matches!(message, JsonRpcMessage::Request(_)) {
                             return Some(message);
                         }
-                        None
+                        None // there is nothing yet that it could be about
                     }
                     Err(refusal) => refusal,
                 },
@@ -86,28 +89,23 @@ impl<R: AsyncRead + Unpin + Send> Connection<R> {
                     Some(unreadable(Head::of_ends(&start, &end), INVALID_REQUEST, &text))
                 }
             };
-            self.refusal = refusal.map(|refusal| refusal.to_string());
         }
     }
 }
 
-/// Parses a message. Returns its text, too, if that had to be repaired.
-///
-/// # Errors
-/// The JSON-RPC error to send, or `None` for a notification or an answer, which get no response.
-pub(super) fn parsed(bytes: &[u8]) -> Result<(ClientJsonRpcMessage, Option<String>), Option<Json>> {
-    let text = jsonrpc::text(bytes).map_err(|error| {
-        let reason = format!("the message cannot be read: {error}");
-        Some(unreadable(Head::of(bytes), code_of(&error), &reason))
-    })?;
-    let message = serde_json::from_str(&text).map_err(|_| {
-        let needs_none = serde_json::from_str::<Parts<'_>>(&text).is_ok_and(|it| match it.method {
-            Some(_) => it.id.is_none(),
-            None => it.result.is_some() || it.error.is_some(),
-        });
-        (!needs_none).then(|| refusal(Head::of(bytes).id().as_ref(), INVALID_REQUEST, SHAPE))
-    })?;
-    Ok((message, matches!(text, Cow::Owned(_)).then(|| text.into_owned())))
+/// Whether `rmcp` takes a message for the first one of an open connection: `initialize`, or a request that says all of itself.
+fn opens(message: &ClientJsonRpcMessage) -> bool {
+    let JsonRpcMessage::Request(message) = message else { return false };
+    match &message.request {
+        ClientRequest::InitializeRequest(_) => true,
+        ClientRequest::PingRequest(_) | ClientRequest::DiscoverRequest(_) => false,
+        request => {
+            let meta = request.get_meta();
+            let version = meta.protocol_version();
+            meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).is_empty()
+                && version.is_some_and(|version| ProtocolVersion::KNOWN_VERSIONS.contains(&version))
+        }
+    }
 }
 
 impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Connection<R> {
@@ -122,8 +120,18 @@ impl<R: AsyncRead + Unpin + Send> Transport<RoleServer> for Connection<R> {
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let out = self.out.clone();
+        let answered = match &message {
+            JsonRpcMessage::Response(answer) => Some(&answer.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            _ => None,
+        };
+        let id = answered.map(|id| self.ids.end(id));
         async move {
-            let text = serde_json::to_string(&message)?;
+            let text = match id {
+                Some(None) => return Ok(()), // the host has cancelled the request
+                Some(Some(Answered::Other(id))) => with_id(&serde_json::to_string(&message)?, &id),
+                Some(Some(Answered::Same)) | None => serde_json::to_string(&message)?,
+            };
             let (written, is_written) = oneshot::channel();
             let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
             out.send((text, Some(written))).await.map_err(|_| gone())?;

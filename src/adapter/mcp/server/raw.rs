@@ -69,7 +69,7 @@ pub(super) fn unwrapped(message: &str) -> Option<String> {
     }
     let lost = || {
         tracing::error!("a result for an MCP host could not be taken out of its wrapper");
-        Some(refusal(Head::of(message.as_bytes()).id().as_ref(), INTERNAL, LOST).to_string())
+        Some(refusal(Head::of(message.as_bytes()).id().as_ref(), INTERNAL, LOST))
     };
     let Ok(Message { id, result }) = serde_json::from_str(message) else { return lost() };
     let raw = result.and_then(|result| result.meta?.remove(KEY))?;

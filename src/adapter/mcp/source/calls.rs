@@ -6,10 +6,13 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Progress, ToolContext, adapter::jsonrpc::inbox::Ignored};
+use crate::{
+    Progress, ToolContext,
+    adapter::jsonrpc::{id::Id, inbox::Ignored},
+};
 
 /// The open calls of one connection. A call's progress token is the id of its request.
 #[derive(Default)]
@@ -49,7 +52,7 @@ impl Asked {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ProgressParts {
-    progress_token: Json,
+    progress_token: Box<RawValue>,
     progress: f64,
     total: Option<f64>,
     message: Option<String>,
@@ -81,9 +84,8 @@ impl Calls {
 
     fn report(&self, progress: ProgressParts) -> bool {
         let mut open = self.open();
-        let Some(call) = progress.progress_token.as_u64().and_then(|id| open.get_mut(&id)) else {
-            return false;
-        };
+        let token = Id::read(progress.progress_token.get().as_bytes()).and_then(|token| token.whole());
+        let Some(call) = token.and_then(|id| open.get_mut(&id)) else { return false };
         if progress.progress <= call.progress {
             return false;
         }
@@ -133,6 +135,20 @@ mod tests {
     use futures_util::poll;
 
     use super::*;
+
+    #[test]
+    fn progress_names_its_call_by_a_number_in_any_form() {
+        let (calls, context) = (Calls::default(), ToolContext::new("caller", Duration::from_secs(60)));
+        let _open = calls.begin(7, &context);
+        for (progress, (token, is_reported)) in ["7", "7.0", "\"7\"", "8", "\"x\"", "7.5", "null"]
+            .into_iter()
+            .zip([true, true, true, false, false, false, false])
+            .enumerate()
+        {
+            let parts = format!(r#"{{"progressToken":{token},"progress":{progress}}}"#);
+            assert_eq!(calls.report(serde_json::from_str(&parts).unwrap()), is_reported, "{token}");
+        }
+    }
 
     #[tokio::test]
     async fn question_is_over_when_all_calls_have_ended_that_were_open_when_it_came() {

@@ -18,7 +18,7 @@ use super::{
     Shared,
     address::Address,
     handler::Handler,
-    http::Http,
+    http::{Http, Incomings as _},
     lifecycle,
     live::{Live, Unanswered},
     origin,

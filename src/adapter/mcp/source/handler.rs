@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering};
 
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Value as Json, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -11,6 +11,7 @@ use super::{
     Shared,
     calls::Calls,
     elicitation::{ELICITATION, MAX_QUESTIONS},
+    http::Incomings,
     log,
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
         json,
         jsonrpc::{
             error::{INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError},
-            head::as_id,
+            id::Id,
             inbox::{Incoming, Request},
             peer::Peer,
         },
@@ -50,25 +51,13 @@ pub(super) struct Handler {
 struct Questions {
     tasks: JoinSet<()>,
     /// The id of each. Its token is cancelled by the server, or because the question is answered.
-    open: Vec<(Json, CancellationToken)>,
+    open: Vec<(Id, CancellationToken)>,
 }
 
 impl Handler {
     pub(super) fn new(shared: &Arc<Shared>, peer: Arc<Peer>, calls: Arc<Calls>) -> Self {
         let (server, shared) = (Arc::clone(&shared.name), Arc::downgrade(shared));
         Self { server, shared, peer, calls, questions: Mutex::default() }
-    }
-
-    /// Handles a message.
-    pub(super) async fn incoming(&self, message: Incoming) {
-        match message {
-            Incoming::Request(request) => self.request(request).await,
-            Incoming::Notification { method, params } => self.notification(&method, params.as_deref()),
-            Incoming::Unnamed(words) => self.calls.warn(&format!(
-                "the MCP server {:?} reports an error that names no request: {words}",
-                self.server
-            )),
-        }
     }
 
     async fn request(&self, Request { id, method, params, .. }: Request) {
@@ -87,7 +76,7 @@ impl Handler {
     }
 
     /// Asks the person.
-    fn ask(&self, id: &Json, params: Option<Box<RawValue>>) -> Result<(), RpcError> {
+    fn ask(&self, id: &Id, params: Option<Box<RawValue>>) -> Result<(), RpcError> {
         let refused = |text: String| RpcError::new(INVALID_REQUEST, text);
         let size = params.as_ref().map_or(0, |params| params.get().len());
         if size > MAX_QUESTION {
@@ -156,9 +145,22 @@ impl Handler {
     }
 }
 
+impl Incomings for Handler {
+    async fn incoming(&self, message: Incoming) {
+        match message {
+            Incoming::Request(request) => self.request(request).await,
+            Incoming::Notification { method, params } => self.notification(&method, params.as_deref()),
+            Incoming::Unnamed(words) => self.calls.warn(&format!(
+                "the MCP server {:?} reports an error that names no request: {words}",
+                self.server
+            )),
+        }
+    }
+}
+
 /// Returns the id of the request that a server has cancelled. Nothing else is built of the parameters, so they may be large:
 /// a question must not stay open because its server gives a long reason.
-fn cancelled_id(params: &RawValue) -> Option<Json> {
+fn cancelled_id(params: &RawValue) -> Option<Id> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Cancelled<'a> {
@@ -166,7 +168,7 @@ fn cancelled_id(params: &RawValue) -> Option<Json> {
         request_id: &'a RawValue,
     }
     let cancelled: Cancelled<'_> = serde_json::from_str(params.get()).ok()?;
-    as_id(cancelled.request_id.get().as_bytes())
+    Id::read(cancelled.request_id.get().as_bytes())
 }
 
 /// Reads the parameters of a notification, if they are small.
@@ -181,9 +183,10 @@ mod tests {
     #[test]
     fn cancellation_names_its_question_whatever_else_it_says() {
         let id = |params: String| cancelled_id(&RawValue::from_string(params).unwrap());
-        assert_eq!(id(r#"{"requestId":"q"}"#.to_owned()), Some(json!("q")));
+        assert_eq!(id(r#"{"requestId":"q"}"#.to_owned()), Id::read(br#""q""#));
+        assert_eq!(id(r#"{"requestId":7.0}"#.to_owned()), Id::read(b"7"));
         let reason = "x".repeat(MAX_NOTIFICATION);
-        assert_eq!(id(format!(r#"{{"reason":"{reason}","requestId":7}}"#)), Some(json!(7)));
+        assert_eq!(id(format!(r#"{{"reason":"{reason}","requestId":7}}"#)), Id::read(b"7"));
         for params in ["7", "{}", r#"{"requestId":null}"#, r#"{"requestId":["q"]}"#] {
             assert_eq!(id(params.to_owned()), None, "{params}");
         }

@@ -112,7 +112,7 @@ fn is_token(byte: u8) -> bool {
 }
 
 /// Returns a text as the value of a header, in Base64 if a header cannot hold it as it is.
-pub(super) fn encoded(text: &str) -> String {
+pub(in crate::adapter::mcp) fn encoded(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) && text.trim() == text;
     let is_marked = text.starts_with("=?base64?") && text.ends_with("?=");
     if is_plain && !is_marked {

@@ -15,21 +15,18 @@ use reqwest::{
     Body, Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue},
 };
-use serde_json::Value as Json;
 use tokio::{
     sync::Semaphore,
     task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
 
-use super::{
-    handler::Handler,
-    lifecycle::{DISCOVER, INITIALIZE, INITIALIZED, Protocol},
-};
+use super::lifecycle::{DISCOVER, INITIALIZE, INITIALIZED, Protocol};
 use crate::adapter::{
     jsonrpc::{
+        error::{INVALID_PARAMS, METHOD_NOT_FOUND},
         failure::Failure,
-        inbox::{Inbox, Read},
+        inbox::{Inbox, Incoming, Read},
         message::Parts,
         open::{Reason, Reply},
         peer::{End, Headers, Outgoing, OutgoingMessage, Peer, Writer, Written},
@@ -37,7 +34,7 @@ use crate::adapter::{
     },
     web::{
         client::{HttpClient, media_type},
-        outgoing::HttpError,
+        outgoing::{HttpError, after},
         sse::{EventError, Events},
     },
     words,
@@ -55,10 +52,10 @@ const NOTE_LIMIT: Duration = Duration::from_secs(10);
 /// How long the end of a session may take.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// The shortest and the longest time, in milliseconds, that a server may set before its stream is opened again.
+/// The shortest and the longest pause, in milliseconds, before a stream is opened again.
 const RETRY: [u64; 2] = [250, 60_000];
 
-/// The time, in milliseconds, before a stream is opened again if the server sets none.
+/// The first pause, in milliseconds, if the server sets none.
 const DEFAULT_RETRY: u64 = 1_000;
 
 /// How long the rest of a stream is read after the answer, so that the next request can use its connection.
@@ -76,13 +73,12 @@ const FIRST_EVENT_LIMIT: Duration = Duration::from_secs(2);
 /// The largest body of a refusal that is read for its reason, in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
 
-pub(in crate::adapter::mcp) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub(in crate::adapter::mcp) const PROTOCOL_VERSION: HeaderName =
-    HeaderName::from_static("mcp-protocol-version");
-pub(in crate::adapter::mcp) const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-pub(in crate::adapter::mcp) const JSON: &str = "application/json";
-pub(in crate::adapter::mcp) const EVENTS: &str = "text/event-stream";
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
 
 /// Why a message has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -98,12 +94,10 @@ enum Failed {
     NoMessage(Arc<str>, u16),
     #[error("{0} did not accept a message within {limit} s", limit = NOTE_LIMIT.as_secs())]
     NotAccepted(Arc<str>),
-    #[error("the answer is not a JSON-RPC message")]
-    NotAMessage,
-    #[error("its answer is {0}, and neither {JSON} nor {EVENTS}")]
-    OtherType(String),
-    #[error("its answer has no content type, and is neither {JSON} nor {EVENTS}")]
-    NoType,
+    #[error("the answer is not a JSON-RPC message{}", after(.0))]
+    NotAMessage(Option<String>),
+    #[error("its answer {what} {JSON} nor {EVENTS}{}", after(.said))]
+    OtherType { what: String, said: Option<String> },
     #[error("its session has expired")]
     Expired,
     #[error("it ended its answer early")]
@@ -123,14 +117,28 @@ impl Failed {
             _ => false,
         }
     }
+
+    /// Whether a stream may be opened later.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Http(HttpError::Status { status, .. }) => *status == 429 || *status >= 500,
+            Self::Http(HttpError::Broken { .. }) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Takes the requests and notifications of a server.
+pub(in crate::adapter::mcp) trait Incomings: Send + Sync + 'static {
+    fn incoming(&self, message: Incoming) -> impl Future<Output = ()> + Send;
 }
 
 /// The connection to one server.
-pub(super) struct Http {
+pub(in crate::adapter::mcp) struct Http<I> {
     client: HttpClient,
     peer: Arc<Peer>,
     inbox: Inbox,
-    handler: Handler,
+    incomings: I,
     agreed: Arc<OnceLock<Protocol>>,
     session: OnceLock<HeaderValue>,
     posts: Semaphore,
@@ -138,24 +146,24 @@ pub(super) struct Http {
     is_within_event: Arc<AtomicBool>,
 }
 
-impl Http {
-    pub(super) fn new(
+impl<I: Incomings> Http<I> {
+    pub(in crate::adapter::mcp) fn new(
         client: HttpClient,
         peer: Arc<Peer>,
         inbox: Inbox,
-        handler: Handler,
+        incomings: I,
         agreed: Arc<OnceLock<Protocol>>,
         is_within_event: Arc<AtomicBool>,
     ) -> Self {
         let (session, posts) = (OnceLock::new(), Semaphore::new(MAX_POSTS));
-        Self { client, peer, inbox, handler, agreed, session, posts, is_within_event }
+        Self { client, peer, inbox, incomings, agreed, session, posts, is_within_event }
     }
 
     /// Sends what is to be sent until the peer is closed, and then ends the session.
     ///
     /// # Cancel safety
     /// Dropping the future ends all requests.
-    pub(super) async fn run(self, mut writer: Writer) {
+    pub(in crate::adapter::mcp) async fn run(self, mut writer: Writer) {
         let http = Arc::new(self);
         let mut open: BTreeMap<u64, AbortHandle> = BTreeMap::new();
         let (mut requests, mut notes, mut stream) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
@@ -173,7 +181,7 @@ impl Http {
             };
             match outgoing {
                 None => break,
-                Some(Outgoing::Message(line)) => match (line.id, line.method) {
+                Some(Outgoing::Message(line)) => match (line.id, line.method.as_deref()) {
                     (Some(id), _) => {
                         open.insert(id, requests.spawn(Arc::clone(&http).request(id, line)));
                     }
@@ -235,7 +243,8 @@ impl Http {
 
     async fn exchange(&self, id: u64, line: OutgoingMessage) -> Result<(), Failed> {
         let place = self.posts.acquire().await.ok(); // it is never closed
-        let method = line.method;
+        let method = line.method.clone();
+        let method = method.as_deref();
         let response = self.post(line).await?;
         let status = response.status();
         if !status.is_success() {
@@ -257,10 +266,24 @@ impl Http {
             Some(JSON) => {
                 let body = self.client.body(response, MCP.max_line).await?;
                 self.receive(&body, Some(id)).await;
-                if self.peer.open.has(id) { Err(Failed::NotAMessage) } else { Ok(()) }
+                match self.peer.open.has(id) {
+                    true => {
+                        Err(Failed::NotAMessage(self.client.said_in(&body[..body.len().min(MAX_REFUSAL)])))
+                    }
+                    false => Ok(()),
+                }
             }
-            other => Err(other_type(other)),
+            _ => Err(self.other_type(response).await),
         }
+    }
+
+    /// Returns the failure of an answer of another type, with its words.
+    async fn other_type(&self, response: Response) -> Failed {
+        let what = match media_type(&response) {
+            Some(found) => format!("is {}, and neither", words::line(&found)),
+            None => "has no content type, and is neither".to_owned(),
+        };
+        Failed::OtherType { what, said: self.client.said(response).await }
     }
 
     /// Handles an answer that reports an error: a JSON-RPC error, or only a status.
@@ -273,31 +296,18 @@ impl Http {
         } else if status != StatusCode::NOT_FOUND && status != StatusCode::METHOD_NOT_ALLOWED {
             said = self.client.said(response).await;
         }
-        let refusal = Some(&body).filter(|body| body.len() <= MAX_REFUSAL);
-        let refusal = refusal.and_then(|body| serde_json::from_slice::<Parts<'_>>(body).ok());
-        let error = refusal.as_ref().and_then(|refusal| refusal.error).map(Failure::read);
+        let refusal = Refusal::read(&body);
         if method == Some(DISCOVER) && status.is_client_error() {
             // A server without this request refuses it in many ways, and may not name it.
-            let error = error.unwrap_or_else(|| Failure::of(format!("HTTP {}", status.as_u16())));
+            let error = refusal.error.unwrap_or_else(|| Failure::of(format!("HTTP {}", status.as_u16())));
             self.peer.open.end(id, Reply::Error(error));
             return Ok(());
         }
-        let named = refusal.as_ref().and_then(|refusal| refusal.id).map(|id| id.get().to_owned());
-        let is_expired = match (status, &error) {
-            // An answer to the request itself: the server does not know its method.
-            (StatusCode::NOT_FOUND, Some(_)) => named != Some(id.to_string()),
-            (StatusCode::NOT_FOUND, None) => true,
-            // Some servers answer so where the protocol says 404.
-            (StatusCode::BAD_REQUEST, Some(error)) => {
-                named.is_none() && error.message.to_ascii_lowercase().contains("session")
-            }
-            _ => false,
-        };
-        if is_expired && method != Some(INITIALIZE) && self.session.get().is_some() {
+        if method != Some(INITIALIZE) && self.session.get().is_some() && refusal.is_of_session(status, id) {
             return Err(Failed::Expired);
         }
         // An error without an id has no more words than the refusal.
-        if named.is_some() {
+        if refusal.named.is_some() {
             self.receive(&body, None).await;
             if !self.peer.open.has(id) {
                 return Ok(());
@@ -314,48 +324,62 @@ impl Http {
     }
 
     /// Handles the events that answer a request, and opens their stream again until the answer has come.
-    async fn events(&self, id: u64, mut events: Events) -> Result<(), Failed> {
-        let mut resume = Resume::default();
+    async fn events(&self, id: u64, events: Events) -> Result<(), Failed> {
+        let (mut resume, mut opened) = (Resume::default(), Ok::<_, Failed>(events));
         loop {
-            let read = self.read(&mut events, Some(id), &mut resume).await;
-            if !self.peer.open.has(id) {
-                let rest = async { while let Ok(Some(_)) = events.next().await {} };
-                let _ = timeout(REST, rest).await;
-                return Ok(());
+            match opened {
+                Ok(mut events) => {
+                    let read = self.read(&mut events, Some(id), &mut resume).await;
+                    if !self.peer.open.has(id) {
+                        let rest = async { while let Ok(Some(_)) = events.next().await {} };
+                        let _ = timeout(REST, rest).await;
+                        return Ok(());
+                    }
+                    if let Err(EventError::TooLarge(limit)) = read {
+                        return Err(Failed::LargeEvent(limit));
+                    }
+                    if resume.last.is_none() {
+                        return Err(Failed::EndedEarly);
+                    }
+                }
+                Err(failed) if failed.may_pass() => {}
+                Err(failed) => return Err(Failed::NotResumed(Box::new(self.of_stream(failed)))),
             }
-            if let Err(EventError::TooLarge(limit)) = read {
-                return Err(Failed::LargeEvent(limit));
+            sleep(resume.pause()).await;
+            opened = self.get(&resume).await;
+        }
+    }
+
+    /// Returns why a stream that was open is not opened again.
+    fn of_stream(&self, failed: Failed) -> Failed {
+        match failed {
+            Failed::Http(HttpError::Status { status: 404, .. }) if self.session.get().is_some() => {
+                Failed::Expired
             }
-            if resume.last.is_none() {
-                return Err(Failed::EndedEarly);
-            }
-            let may_pass = |failed: &Failed| matches!(failed, Failed::Http(HttpError::Broken { .. }));
-            events = self
-                .reopened(&resume, read.is_err(), may_pass)
-                .await
-                .map_err(|failed| Failed::NotResumed(Box::new(failed)))?;
+            other => other,
         }
     }
 
     /// Takes what belongs to no request: changes of the list of tools, and questions to the person.
     async fn listen(self: Arc<Self>) {
-        let mut resume = Resume::default();
-        // A server without such a stream refuses.
-        let Ok(mut events) = self.get(&resume).await else { return };
-        let may_pass = |failed: &Failed| match failed {
-            Failed::Http(HttpError::Broken { .. } | HttpError::Unreachable { .. }) => true,
-            Failed::Http(HttpError::Status { status, .. }) => *status >= 500,
-            _ => false,
-        };
+        let (mut resume, mut was_open) = (Resume::default(), false);
         loop {
-            let read = self.read(&mut events, None, &mut resume).await;
-            if matches!(read, Err(EventError::TooLarge(_))) {
-                return;
+            match self.get(&resume).await {
+                Ok(mut events) => {
+                    was_open = true;
+                    let _ = self.read(&mut events, None, &mut resume).await;
+                }
+                Err(Failed::Http(HttpError::Unreachable { .. })) => {}
+                Err(failed) if failed.may_pass() => {}
+                // A server without such a stream refuses.
+                Err(failed) => match self.of_stream(failed) {
+                    Failed::Expired if was_open => {
+                        return self.peer.end(End::Failed(Failed::Expired.to_string().into()));
+                    }
+                    _ => return,
+                },
             }
-            match self.reopened(&resume, read.is_err(), may_pass).await {
-                Ok(opened) => events = opened,
-                Err(_) => return,
-            }
+            sleep(resume.pause()).await;
         }
     }
 
@@ -367,12 +391,16 @@ impl Http {
         resume: &mut Resume,
     ) -> Result<(), EventError> {
         while let Some(event) = events.next().await? {
-            resume.retry = event.retry.map(retry).or(resume.retry);
+            resume.retry = event.retry.or(resume.retry);
             if let Some(id) = event.id {
                 let is_usable = !id.is_empty() && id.len() <= MAX_EVENT_ID;
                 resume.last = HeaderValue::from_str(&id).ok().filter(|_| is_usable);
             }
-            if !event.data.trim_ascii().is_empty() {
+            let has_data = !event.data.trim_ascii().is_empty();
+            if has_data || event.retry.is_some() {
+                resume.in_vain = 0;
+            }
+            if has_data {
                 self.receive(&event.data, of).await;
             }
             if of.is_some_and(|id| !self.peer.open.has(id)) {
@@ -380,29 +408,6 @@ impl Http {
             }
         }
         Ok(())
-    }
-
-    /// Opens a stream again that has ended: at once if it broke, else after the time that the server has set. Failures that
-    /// may pass are followed by further attempts.
-    async fn reopened(
-        &self,
-        resume: &Resume,
-        is_broken: bool,
-        may_pass: impl Fn(&Failed) -> bool,
-    ) -> Result<Events, Failed> {
-        let mut pause = resume.retry.unwrap_or(DEFAULT_RETRY);
-        if !is_broken {
-            sleep(Duration::from_millis(pause)).await;
-        }
-        loop {
-            match self.get(resume).await {
-                Err(failed) if may_pass(&failed) => {
-                    sleep(Duration::from_millis(pause)).await;
-                    pause = retry(pause.saturating_mul(2));
-                }
-                opened => return opened,
-            }
-        }
     }
 
     async fn get(&self, resume: &Resume) -> Result<Events, Failed> {
@@ -414,7 +419,7 @@ impl Http {
         match media_type(&response).as_deref() {
             _ if !response.status().is_success() => Err(self.client.status_error(response).await.into()),
             Some(EVENTS) => Ok(self.opened(response)),
-            other => Err(other_type(other)),
+            _ => Err(self.other_type(response).await),
         }
     }
 
@@ -424,9 +429,9 @@ impl Http {
 
     async fn receive(&self, text: &[u8], of: Option<u64>) {
         match self.inbox.read(&self.peer.open, text, of) {
-            Read::Incoming(message) => self.handler.incoming(message).await,
-            Read::Refused(Json::Null, _) | Read::Done | Read::Junk => {}
-            Read::Refused(id, error) => self.peer.answer(&id, Err(error), None).await,
+            Read::Incoming(message) => self.incomings.incoming(message).await,
+            Read::Refused(None, _) | Read::Done | Read::Junk => {}
+            Read::Refused(id, error) => self.peer.refuse(id.as_ref(), error).await,
         }
     }
 
@@ -461,9 +466,11 @@ impl Http {
             .header(CONTENT_TYPE, JSON);
         request = with(request, &line.headers);
         // The first messages say themselves which version they have.
-        if !matches!(line.method, Some(DISCOVER | INITIALIZE)) {
+        if !matches!(line.method.as_deref(), Some(DISCOVER | INITIALIZE)) {
             request = self.with_headers(request);
-            if let Some(method) = line.method.filter(|_| self.agreed.get().is_some_and(Protocol::is_modern)) {
+            if let Some(method) =
+                line.method.as_deref().filter(|_| self.agreed.get().is_some_and(Protocol::is_modern))
+            {
                 request = request.header(METHOD, method);
             }
         }
@@ -496,13 +503,54 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Where a stream is resumed.
+/// An answer with another status than a success.
+#[derive(Default)]
+struct Refusal {
+    /// The id that it names.
+    named: Option<String>,
+    error: Option<Failure>,
+}
+
+impl Refusal {
+    fn read(body: &[u8]) -> Self {
+        let parts = Some(body).filter(|body| body.len() <= MAX_REFUSAL);
+        let Some(parts) = parts.and_then(|body| serde_json::from_slice::<Parts<'_>>(body).ok()) else {
+            return Self::default();
+        };
+        let named = parts.id.map(|id| id.get().to_owned());
+        Self { named, error: parts.error.map(Failure::read) }
+    }
+
+    /// Whether it is about the session, and not about the request: MCP says so with 404, and servers with 400 and a text.
+    fn is_of_session(&self, status: StatusCode, request: u64) -> bool {
+        let error = self.error.as_ref();
+        // Servers repeat the id for an expired session, too.
+        let is_of_request = self.named.as_ref() == Some(&request.to_string())
+            && matches!(error.and_then(|error| error.code), Some(METHOD_NOT_FOUND | INVALID_PARAMS));
+        let names_it = || error.is_some_and(|it| it.message.to_ascii_lowercase().contains("session"));
+        !is_of_request && (status == StatusCode::NOT_FOUND || status == StatusCode::BAD_REQUEST && names_it())
+    }
+}
+
+/// Where and when a stream is opened again.
 #[derive(Default)]
 struct Resume {
     /// The id of the last event.
     last: Option<HeaderValue>,
     /// The time that the server has set, in milliseconds.
     retry: Option<u64>,
+    /// How often it was opened since the server has said anything.
+    in_vain: u32,
+}
+
+impl Resume {
+    /// Returns the pause before the stream is opened again, however it has ended. It doubles while the server says nothing.
+    fn pause(&mut self) -> Duration {
+        let first = self.retry.unwrap_or(DEFAULT_RETRY).max(RETRY[0]);
+        let pause = first.saturating_mul(1 << self.in_vain.min(16)).min(RETRY[1]);
+        self.in_vain = self.in_vain.saturating_add(1);
+        Duration::from_millis(pause)
+    }
 }
 
 /// The body of a request. It tells when it is written: before that, the server does not run the call.
@@ -545,18 +593,9 @@ fn with(mut request: RequestBuilder, headers: &Headers) -> RequestBuilder {
     request
 }
 
-fn other_type(found: Option<&str>) -> Failed {
-    found.map_or(Failed::NoType, |found| Failed::OtherType(words::line(found)))
-}
-
-/// Returns the time, in milliseconds, after which a stream is opened again whose server asks for this time.
-fn retry(asked: u64) -> u64 {
-    asked.clamp(RETRY[0], RETRY[1])
-}
-
 /// Returns whether a GET of this address opens the stream of HTTP+SSE: its first event names where to post messages
 /// ([MCP of 2024-11-05](https://modelcontextprotocol.io/specification/2024-11-05/basic/transports#http-with-sse)).
-pub(in crate::adapter::mcp) async fn is_http_sse(get: RequestBuilder) -> bool {
+async fn is_http_sse(get: RequestBuilder) -> bool {
     let asked = async {
         let response = get.header(ACCEPT, EVENTS).send().await.ok()?;
         if !response.status().is_success() || media_type(&response).as_deref() != Some(EVENTS) {
@@ -574,8 +613,16 @@ mod tests {
 
     #[test]
     fn stream_is_not_opened_again_at_once() {
-        for (asked, expected) in [(0, 250), (500, 500), (u64::MAX, 60_000)] {
-            assert_eq!(retry(asked), expected);
+        for (asked, expected) in [
+            (None, [1_000, 2_000, 4_000]),
+            (Some(0), [250, 500, 1_000]),
+            (Some(500), [500, 1_000, 2_000]),
+            (Some(u64::MAX), [60_000; 3]),
+        ] {
+            let mut resume = Resume { retry: asked, ..Resume::default() };
+            assert_eq!(expected.map(|_| resume.pause()), expected.map(Duration::from_millis));
         }
+        let mut resume = Resume { in_vain: u32::MAX - 1, ..Resume::default() };
+        assert_eq!(resume.pause(), Duration::from_secs(60));
     }
 }

@@ -31,11 +31,14 @@ const VERSIONS: [&str; 3] = [MODERN, LEGACY, "2025-06-18"];
 /// The version that an older server is asked for.
 const LEGACY: &str = "2025-11-25";
 
+/// The key of the version in the metadata of a request.
+pub(in crate::adapter::mcp) const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+
 /// The method of the question for versions.
 pub(super) const DISCOVER: &str = "server/discover";
 
 /// The method of the first request to an older server.
-pub(super) const INITIALIZE: &str = "initialize";
+pub(in crate::adapter::mcp) const INITIALIZE: &str = "initialize";
 
 /// The notification that follows it.
 pub(super) const INITIALIZED: &str = "notifications/initialized";
@@ -57,10 +60,10 @@ const REFUSALS: [i64; 2] = [-32_021, -32_020];
 
 /// What both sides have agreed on.
 #[derive(Debug)]
-pub(super) struct Protocol {
-    pub(super) version: Cow<'static, str>,
+pub(in crate::adapter::mcp) struct Protocol {
+    pub(in crate::adapter::mcp) version: Cow<'static, str>,
     /// There is no session: each request has metadata, and ends with its connection.
-    pub(super) is_sessionless: bool,
+    pub(in crate::adapter::mcp) is_sessionless: bool,
 }
 
 impl Protocol {
@@ -73,7 +76,7 @@ impl Protocol {
 /// Returns the metadata of a request, which describe this side.
 pub(super) fn metadata(version: &str) -> Json {
     json!({
-        "io.modelcontextprotocol/protocolVersion": version,
+        VERSION_KEY: version,
         "io.modelcontextprotocol/clientInfo": client(),
         "io.modelcontextprotocol/clientCapabilities": capabilities(),
     })

@@ -51,8 +51,15 @@ pub(super) struct Toolset {
 
 /// Returns the tools of the server, which lists all of them before the deadline.
 pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Result<Toolset, SourceError> {
-    match timeout_at(deadline, pages(shared, live)).await {
-        Ok(definitions) => Ok(toolset(shared, &definitions?, live.has_headers && live.is_modern())),
+    let mut notes = Vec::new();
+    match timeout_at(deadline, pages(shared, live, &mut notes)).await {
+        Ok(definitions) => {
+            let definitions = definitions?;
+            for note in &notes {
+                tracing::warn!(server = &*shared.name, note, "the list of an MCP server is not complete");
+            }
+            Ok(toolset(shared, &definitions, live.has_headers && live.is_modern(), notes))
+        }
         Err(_) => {
             let limit = shared.settings.start_limit.as_secs_f64();
             Err(shared.fail(format!("it did not list all its tools within {limit} s")))
@@ -60,39 +67,54 @@ pub(super) async fn list(shared: &Shared, live: &Live, deadline: Instant) -> Res
     }
 }
 
-async fn pages(shared: &Shared, live: &Live) -> Result<Vec<Box<RawValue>>, SourceError> {
+/// Returns the definitions of all pages. What is missing of them is noted.
+async fn pages(
+    shared: &Shared,
+    live: &Live,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Box<RawValue>>, SourceError> {
     let mut definitions = Vec::new();
     let (mut cursor, mut size) = (None, 0);
     for number in 1..=MAX_PAGES {
         let page = page(shared, live, cursor.take()).await?;
-        size += page.tools.iter().map(|text| text.get().len()).sum::<usize>();
+        let tools = page.tools.and_then(|tools| serde_json::from_str::<Vec<Box<RawValue>>>(tools.get()).ok());
+        let tools = tools.unwrap_or_else(|| {
+            notes.push(format!("page {number} of its tool list has no `tools`"));
+            Vec::new()
+        });
+        size += tools.iter().map(|text| text.get().len()).sum::<usize>();
         if size > MAX_LIST {
             let reason = format!("its tool list has more than {MAX_LIST} bytes");
             return Err(shared.fail(reason));
         }
-        definitions.extend(page.tools);
-        match page.next_cursor.filter(|next| !next.is_empty()) {
-            Some(next) if definitions.len() < MAX_TOOLS && number < MAX_PAGES => cursor = Some(next),
-            next => {
-                if next.is_some() || definitions.len() > MAX_TOOLS {
-                    let (server, tools) = (&*shared.name, definitions.len().min(MAX_TOOLS));
-                    tracing::warn!(
-                        server,
-                        tools,
-                        pages = number,
-                        "an MCP server lists more tools than are read"
-                    );
-                }
+        definitions.extend(tools);
+        let goes_on = format!("its tool list goes on after page {number}");
+        match page.next_cursor {
+            None | Some(Json::Null) => break,
+            Some(Json::String(next)) if next.is_empty() => break,
+            Some(Json::String(_) | Json::Number(_))
+                if number == MAX_PAGES || definitions.len() >= MAX_TOOLS =>
+            {
+                notes.push(format!("{goes_on}, which is the last that is read"));
+                break;
+            }
+            Some(next @ (Json::String(_) | Json::Number(_))) => cursor = Some(next),
+            Some(_) => {
+                notes.push(format!("{goes_on}, but has no usable cursor"));
                 break;
             }
         }
     }
-    definitions.truncate(MAX_TOOLS);
+    if definitions.len() > MAX_TOOLS {
+        let more = definitions.len() - MAX_TOOLS;
+        notes.push(format!("{more} tools of its list are not offered: the limit is {MAX_TOOLS}"));
+        definitions.truncate(MAX_TOOLS);
+    }
     Ok(definitions)
 }
 
-async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Page, SourceError> {
-    let cursor = cursor.map(|cursor| ("cursor".to_owned(), Json::from(cursor)));
+async fn page(shared: &Shared, live: &Live, cursor: Option<Json>) -> Result<Page, SourceError> {
+    let cursor = cursor.map(|cursor| ("cursor".to_owned(), cursor));
     let asked = live.request("tools/list", Map::from_iter(cursor), false);
     let fail = |reason: String| Err(shared.fail(reason));
     let answer = match timeout(LIST_LIMIT, asked).await {
@@ -123,20 +145,24 @@ async fn page(shared: &Shared, live: &Live, cursor: Option<String>) -> Result<Pa
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Page {
-    tools: Vec<Box<RawValue>>,
-    next_cursor: Option<String>,
+    tools: Option<Box<RawValue>>,
+    next_cursor: Option<Json>,
 }
 
 /// Returns the tools that can be offered. Those that cannot are logged. With headers, those of parameters must be right.
-fn toolset(shared: &Shared, definitions: &[Box<RawValue>], has_headers: bool) -> Toolset {
+fn toolset(
+    shared: &Shared,
+    definitions: &[Box<RawValue>],
+    has_headers: bool,
+    mut notes: Vec<String>,
+) -> Toolset {
     let settings = &shared.settings;
-    let mut notes = Vec::new();
     let mut leave_out = |tool: &str, reason: &str| {
         tracing::warn!(server = &*shared.name, tool, reason, "a tool of an MCP server is not offered");
         let tool = if tool.is_empty() { "a tool" } else { tool };
         notes.push(left_out_note(tool, reason));
     };
-    let mut read = BTreeMap::new();
+    let (mut read, mut repeated) = (BTreeMap::new(), BTreeMap::new());
     for text in definitions {
         if text.get().len() > MAX_DEFINITION {
             leave_out(
@@ -154,13 +180,18 @@ fn toolset(shared: &Shared, definitions: &[Box<RawValue>], has_headers: bool) ->
                     None => Ok(ParameterHeaders::default()),
                 };
                 match headers {
-                    Ok(headers) => _ = read.entry(definition.name.clone()).or_insert((definition, headers)),
+                    Ok(_) if read.contains_key(&definition.name) => {
+                        *repeated.entry(definition.name).or_insert(1) += 1;
+                    }
+                    Ok(headers) => _ = read.insert(definition.name.clone(), (definition, headers)),
                     Err(reason) => leave_out(&definition.name, &reason),
                 }
             }
             Err(reason) => leave_out("", &reason),
         }
     }
+    let repeated = repeated.into_iter();
+    notes.extend(repeated.map(|(tool, n)| format!("{tool} is listed {n} times; the first one is offered")));
     let in_room = |name: &str| settings.policy.in_room(name);
     let names = NameMap::new(NameRules::Tool, read.keys().map(|name| in_room(name)));
     let tools = read.into_iter().filter_map(|(foreign, (definition, headers))| {

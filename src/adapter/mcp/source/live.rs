@@ -164,7 +164,7 @@ fn result(answer: Option<Reply>, end: Option<Arc<str>>) -> Result<String, Unansw
 }
 
 /// Says why an answer cannot be read, as the end of a sentence about the server.
-pub(super) fn unreadable(reason: &Reason) -> String {
+pub(in crate::adapter::mcp) fn unreadable(reason: &Reason) -> String {
     match reason {
         Reason::OtherId { .. } => reason.to_string(),
         reason => format!("its answer cannot be read: {}", why(reason)),

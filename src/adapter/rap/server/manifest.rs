@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    ToolOptions,
+    Tool,
     adapter::sink::Catalog,
     tools::{DEFAULT_TIMEOUT, Offer},
 };
@@ -25,7 +25,7 @@ fn definition(name: &str, offer: &Offer) -> Json {
     let mut definition = json!({
         "name": name, "description": description, "inputSchema": input_schema(tool.input_schema()),
     });
-    let annotations = annotations(tool.tool_options(), tool.output_schema().is_some());
+    let annotations = annotations(tool);
     if !annotations.is_empty() {
         definition["annotations"] = annotations.into();
     }
@@ -33,16 +33,18 @@ fn definition(name: &str, offer: &Offer) -> Json {
 }
 
 /// Returns the hints that are known. An option that is not set says nothing, because most tools set none.
-fn annotations(options: &ToolOptions, is_structured: bool) -> Map<String, Json> {
+fn annotations(tool: &Tool) -> Map<String, Json> {
+    let (hints, options) = (tool.hints(), tool.tool_options());
     let limit = options.patience.or(options.timeout).unwrap_or_default();
+    let known = |is_set: bool| is_set.then_some(true);
     let hints = [
-        ("readOnly", options.read_only),
-        ("destructive", options.destructive),
-        ("idempotent", options.idempotent),
-        ("longRunning", limit > DEFAULT_TIMEOUT),
-        ("x-structured", is_structured), // the text of a result is JSON
+        ("readOnly", hints.read_only),
+        ("destructive", hints.destructive),
+        ("idempotent", hints.idempotent),
+        ("longRunning", known(limit > DEFAULT_TIMEOUT)),
+        ("x-structured", known(tool.output_schema().is_some())), // the text of a result is JSON
     ];
-    hints.into_iter().filter(|(_, is_set)| *is_set).map(|(hint, _)| (hint.to_owned(), true.into())).collect()
+    hints.into_iter().filter_map(|(hint, is_so)| Some((hint.to_owned(), is_so?.into()))).collect()
 }
 
 /// Returns the schema as it was registered. Arguments are always an object.
@@ -63,7 +65,7 @@ mod tests {
     use std::{collections::BTreeMap, time::Duration};
 
     use super::*;
-    use crate::{Tool, adapter::filter::Filter};
+    use crate::{ToolOptions, adapter::filter::Filter, tools::ToolHints};
 
     fn tool(name: &str, options: ToolOptions) -> Tool {
         Tool::new(name.parse().unwrap(), "what it does").options(options)
@@ -91,12 +93,15 @@ mod tests {
 
     #[test]
     fn only_hints_that_are_known_are_listed() {
-        let shown = |options: ToolOptions| Json::from(annotations(&options, false));
+        let shown = |options: ToolOptions| Json::from(annotations(&tool("t", options)));
         assert_eq!(shown(ToolOptions::default()), json!({}));
         assert_eq!(
             shown(ToolOptions::destructive().idempotent()),
             json!({"destructive": true, "idempotent": true})
         );
+        let hints = ToolHints { destructive: Some(false), ..ToolHints::default() };
+        let harmless = tool("t", ToolOptions::default().idempotent()).with_hints(hints);
+        assert_eq!(Json::from(annotations(&harmless)), json!({"destructive": false, "idempotent": true}));
         let long = ToolOptions::default().patience(Duration::from_secs(300));
         assert_eq!(shown(long), json!({"longRunning": true}));
         let short = ToolOptions::default().patience(Duration::from_secs(30));

@@ -1,6 +1,6 @@
 //! Makes one call of a toolset's tool.
 
-use std::{collections::VecDeque, future::Future, pin::Pin};
+use std::{collections::VecDeque, future::Future, pin::Pin, time::Duration};
 
 use serde_json::{Map, Value as Json, json};
 use tokio::time::{Instant, sleep_until};
@@ -14,6 +14,10 @@ use super::{
     requests::{RequestError, Requests},
 };
 use crate::{ErrorCode, Outcome, Progress, ToolContext, ToolError, ToolName, Value, tools::StopReason};
+
+/// How long before its time a call fails whose reason is known: the caller's own limit would end it without that. A tenth of
+/// a short limit.
+const REASON_MARGIN: Duration = Duration::from_secs(1);
 
 /// The longest id that is sent, in bytes.
 const MAX_ID: usize = 128;
@@ -53,8 +57,12 @@ pub(super) async fn call(
     context.progress(Progress::started());
     let invocation = shared.invocation(&open.open, listed, &arguments, call_id.as_deref());
 
-    let mut sending = std::pin::pin!(requests.invoke(&invocation));
+    let (inbox, digest) = (&shared.inbox, open.open.digest());
+    let noted = |error: &RequestError| inbox.note(&digest, format!("it was not reached: {error}"));
+    let mut sending = std::pin::pin!(requests.invoke(&invocation, noted));
     let deadline = Instant::from_std(context.deadline());
+    let early = REASON_MARGIN.min(context.time_left() / 10);
+    let mut early = std::pin::pin!(sleep_until(deadline.checked_sub(early).unwrap_or(deadline)));
     let (mut is_accepted, mut waiting) = (false, VecDeque::new());
     let mut asking: Option<Asking<'_>> = None;
     loop {
@@ -75,6 +83,11 @@ pub(super) async fn call(
                 };
             }
             () = context.cancelled() => return Err(open.stopped()),
+            () = &mut early, if !early.is_elapsed() => {
+                if let Some(trouble) = open.open.trouble() {
+                    return Err(open.late(&trouble));
+                }
+            }
             () = sleep_until(deadline) => {
                 let text = "the tool did not answer in time; a later answer is reported if that is possible";
                 return Err(ToolError::new(ErrorCode::TIMEOUT, text));
@@ -120,6 +133,15 @@ impl Guard<'_> {
             }
             _ => ToolError::cancelled(),
         }
+    }
+
+    /// Ends a call whose time is almost over. Its result may still come.
+    fn late(&self, trouble: &str) -> ToolError {
+        if self.open.end(End::Late) {
+            self.shared.inbox.cancel(&self.open.id);
+        }
+        // The room shows a `timeout` without the words of its error.
+        ToolError::new(ErrorCode::EXECUTION_ERROR, format!("the tool did not answer in time; {trouble}"))
     }
 
     /// Returns the failure of a call that its server has not accepted.

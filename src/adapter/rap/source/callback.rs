@@ -24,7 +24,10 @@ use tokio::{
 };
 
 use super::inbox::{CALL_BODIES, Inbox, Refusal};
-use crate::adapter::web::server::{BoxError, READ, Reply, Whole, is_json, is_too_long, not_allowed, text};
+use crate::adapter::web::{
+    secret::Digest,
+    server::{BoxError, READ, Reply, Whole, is_json, is_too_long, not_allowed, text},
+};
 
 /// The path of callbacks, before the token.
 pub(super) const PATH: &str = "/rap/cb";
@@ -89,6 +92,26 @@ impl Callbacks {
     {
         // Before the body is read: a stranger costs nothing but a look at its token.
         let (call, share) = self.inbox.admit(token).map_err(refused)?;
+        let received = self.receive_of(call, share, token, request).await;
+        if let Err(Refused(status, reason)) = &received {
+            let reason =
+                if *status == StatusCode::NOT_FOUND { "it names another call or group" } else { reason };
+            self.inbox.note(&call, format!("a message of it was refused: {reason}"));
+        }
+        received
+    }
+
+    /// Receives a message of this call.
+    async fn receive_of<B>(
+        self: &Arc<Self>,
+        call: Digest,
+        share: Arc<Semaphore>,
+        token: &str,
+        request: Request<B>,
+    ) -> Result<(), Refused>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
+    {
         if !is_json(request.headers()) {
             return Err(answer(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,

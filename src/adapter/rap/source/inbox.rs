@@ -125,6 +125,18 @@ impl OpenCall {
     pub(super) fn end(&self, how: End) -> bool {
         self.inbox.end(&self.digest, how)
     }
+
+    /// Returns what the inbox knows it by.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Returns what went wrong last, if the call has no result.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let state = self.inbox.state();
+        let entry = state.entries.get(&self.digest)?;
+        entry.trouble.clone().filter(|_| matches!(entry.phase, Phase::Open { .. }))
+    }
 }
 
 impl Drop for OpenCall {
@@ -194,6 +206,7 @@ impl Inbox {
             end,
             rate: CALL_RATE,
             bodies: Arc::new(Semaphore::new(CALL_BODIES)),
+            trouble: None,
         };
         state.entries.insert(digest, entry);
         drop(state);
@@ -220,6 +233,13 @@ impl Inbox {
         let is_past = state.is_past.contains(&digest);
         count(if is_past { &self.counters.over } else { &self.counters.unknown });
         Err(if is_past { Refusal::Over } else { Refusal::Unknown })
+    }
+
+    /// Notes what went wrong with a call, which explains why it may have no result.
+    pub(super) fn note(&self, digest: &Digest, trouble: String) {
+        if let Some(entry) = self.state().entries.get_mut(digest) {
+            entry.trouble = Some(trouble);
+        }
     }
 
     /// Takes the message of a call. `check` decides whether the answer to a choice may be sent to an address.

@@ -17,7 +17,7 @@ use crate::{
         json::{DocumentError, object},
         source::policy::Policy,
     },
-    tools::{DataSchema, NameMap, NameRules},
+    tools::{DataSchema, NameMap, NameRules, ToolHints},
 };
 
 /// The longest name of a toolset or a tool, in characters. The specification sets it.
@@ -192,11 +192,13 @@ impl Definition {
     }
 
     fn listed(self, name: ToolName, source: &str, policy: &Policy) -> Listed {
-        let has = |key: &str| self.annotations.get(key).and_then(Json::as_bool).unwrap_or(false);
-        let mut options = ToolOptions::default();
-        (options.read_only, options.destructive) = (has("readOnly"), has("destructive"));
-        options.idempotent = has("idempotent");
-        options.consent = Some(policy.consent(options.read_only, options.destructive));
+        let hint = |key: &str| self.annotations.get(key).and_then(Json::as_bool);
+        let has = |key: &str| hint(key) == Some(true);
+        let mut hints = ToolHints::default();
+        (hints.read_only, hints.destructive) = (hint("readOnly"), hint("destructive"));
+        hints.idempotent = hint("idempotent");
+        let consent = policy.consent(has("readOnly"), has("destructive"));
+        let mut options = ToolOptions::default().consent(consent);
         if let Some(limit) = policy.timeout {
             options = options.timeout(limit).patience(limit);
         } else if has("longRunning") {
@@ -207,7 +209,8 @@ impl Definition {
             tracing::debug!(source, tool = self.name, %error, "arguments are left to the tool");
         }
         let is_structured = has("x-structured");
-        let tool = Tool::new(name, self.description).schema(self.schema).options(options).with_source(source);
+        let tool = Tool::new(name, self.description).schema(self.schema).options(options);
+        let tool = tool.with_hints(hints).with_source(source);
         Listed { tool, operation: self.name, is_structured, schema: schema.ok() }
     }
 }
@@ -321,6 +324,10 @@ mod tests {
         let (tools, _) = offered(std::slice::from_ref(&long), &Policy::default());
         let listed = tools.values().next().unwrap();
         assert!(listed.is_structured && listed.tool.tool_options().idempotent);
+        let known = tool("t", &json!({"annotations": {"destructive": false, "readOnly": "no"}}));
+        let (tools, _) = offered(&[known], &Policy::default());
+        let hints = tools.values().next().unwrap().tool.hints();
+        assert_eq!((hints.destructive, hints.read_only, hints.idempotent), (Some(false), None, None));
         assert_eq!(listed.tool.tool_options().patience, Some(ToolOptions::LONGEST));
         let policy = Policy { timeout: Some(Duration::from_secs(5)), ..Policy::default() };
         let (tools, _) = offered(&[long], &policy);

@@ -192,13 +192,17 @@ impl Requests {
         self.server.host()
     }
 
-    /// Sends an invocation until the server has accepted it.
+    /// Sends an invocation until the server has accepted it. `failed` learns of attempts that are followed by another one.
     ///
     /// An invocation that the server refuses (a status of 400 to 499) is not sent again.
     ///
     /// # Cancel safety
     /// Dropping the future sends it no further time.
-    pub(super) async fn invoke(&self, invocation: &Json) -> Result<(), RequestError> {
+    pub(super) async fn invoke(
+        &self,
+        invocation: &Json,
+        failed: impl Fn(&RequestError),
+    ) -> Result<(), RequestError> {
         let body = invocation.to_string();
         let mut pauses = PAUSES.iter();
         loop {
@@ -210,7 +214,10 @@ impl Requests {
                 Err(_) => RequestError::TooSlow { host: self.endpoint.host(), limit: ACCEPT_LIMIT },
             };
             match pauses.next().filter(|_| error.may_pass()) {
-                Some(pause) => sleep(*pause).await,
+                Some(pause) => {
+                    failed(&error);
+                    sleep(*pause).await;
+                }
                 None => return Err(error),
             }
         }
@@ -366,7 +373,7 @@ mod tests {
         let requests = server(&format!("http://{closed}"), &[]).unwrap();
         let requests = requests.with_endpoint(&format!("http://{closed}/invoke")).unwrap();
         let begun = Instant::now();
-        let error = requests.invoke(&json!({})).await.unwrap_err();
+        let error = requests.invoke(&json!({}), |_| ()).await.unwrap_err();
         assert!(error.may_pass() && !error.is_refusal(), "{error}");
         assert!(begun.elapsed() >= PAUSES.iter().sum::<Duration>(), "{:?}", begun.elapsed());
     }

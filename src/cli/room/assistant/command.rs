@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str) -> Result<Command, CommandError> {
 /// read gets a result.
 pub(super) fn unreadable(start: &[u8], end: &[u8], wrong: CommandError) -> Result<Command, CommandError> {
     let (id, kind) = id_and_type(start, end);
-    match id.and_then(|id| Id::read(&id.to_string()).ok()) {
+    match id.and_then(|id| Id::read(&id).ok()) {
         Some(id) if kind.as_deref() == Some("call") => {
             let (kind, code) = match wrong.code {
                 TOO_LONG => (CallErrorKind::TooLarge, "too_large"),

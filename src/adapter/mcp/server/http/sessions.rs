@@ -4,7 +4,7 @@
 //! open another one. Beyond the limit the session ends that has been idle for longest.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
@@ -12,7 +12,7 @@ use std::{
 
 use futures_core::Stream;
 use rmcp::{
-    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::streamable_http_server::session::{
         ServerSseMessage, SessionId, SessionManager,
         local::{LocalSessionManager, LocalSessionManagerError},
@@ -41,6 +41,8 @@ impl Default for Sessions {
 pub(super) enum SessionsError {
     #[error("{MAX_SESSIONS} sessions are open already, and each has an open stream")]
     TooMany,
+    #[error("a request with this id is open already")]
+    OpenId,
     #[error(transparent)]
     Local(#[from] LocalSessionManagerError),
 }
@@ -92,7 +94,8 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, SessionsError> {
-        let open = self.uses.open(id);
+        // The stream of an earlier one would not end.
+        let open = self.uses.open_request(id, &message).ok_or(SessionsError::OpenId)?;
         Ok(open.over(self.local.create_stream(id, message).await?))
     }
 
@@ -138,6 +141,8 @@ struct Use {
     last: u64,
     /// Calls whose response is awaited, and streams for notifications.
     streams: usize,
+    /// The requests whose response is awaited.
+    requests: HashSet<RequestId>,
 }
 
 impl Uses {
@@ -161,7 +166,17 @@ impl Uses {
     /// Counts a stream of the session until the returned value is dropped.
     fn open(&self, id: &SessionId) -> OpenStream {
         self.change(id, |it| it.streams += 1);
-        OpenStream { uses: self.clone(), id: id.clone() }
+        OpenStream { uses: self.clone(), id: id.clone(), request: None }
+    }
+
+    /// The same for the stream of a request, unless another one with its id is open.
+    fn open_request(&self, id: &SessionId, message: &ClientJsonRpcMessage) -> Option<OpenStream> {
+        let JsonRpcMessage::Request(message) = message else { return Some(self.open(id)) };
+        let mut is_new = true;
+        self.change(id, |it| is_new = it.requests.insert(message.id.clone()));
+        let mut open = Some(self.open(id)).filter(|_| is_new)?;
+        open.request = Some(message.id.clone());
+        Some(open)
     }
 
     /// Changes what is known of a session, which is in use now.
@@ -186,29 +201,54 @@ impl Uses {
 struct OpenStream {
     uses: Uses,
     id: SessionId,
+    /// The request whose response it awaits.
+    request: Option<RequestId>,
 }
 
 impl OpenStream {
     fn over<S>(self, stream: S) -> Counted<S> {
-        Counted { stream: Box::pin(stream), _open: self }
+        Counted { stream: Box::pin(stream), open: self }
+    }
+
+    /// Notes a message. After the response the host may use the id again.
+    fn note(&mut self, message: &ServerSseMessage) {
+        let id = match message.message.as_deref() {
+            Some(JsonRpcMessage::Response(response)) => Some(&response.id),
+            Some(JsonRpcMessage::Error(error)) => error.id.as_ref(),
+            _ => None,
+        };
+        if id.is_some() && id == self.request.as_ref() {
+            self.end_request();
+        }
+    }
+
+    fn end_request(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.uses.change(&self.id, |it| _ = it.requests.remove(&request));
+        }
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
+        self.end_request();
         self.uses.change(&self.id, |it| it.streams = it.streams.saturating_sub(1));
     }
 }
 
 struct Counted<S> {
     stream: Pin<Box<S>>,
-    _open: OpenStream,
+    open: OpenStream,
 }
 
-impl<S: Stream> Stream for Counted<S> {
-    type Item = S::Item;
+impl<S: Stream<Item = ServerSseMessage>> Stream for Counted<S> {
+    type Item = ServerSseMessage;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
-        self.stream.as_mut().poll_next(context)
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ServerSseMessage>> {
+        let next = self.stream.as_mut().poll_next(context);
+        if let Poll::Ready(Some(message)) = &next {
+            self.open.note(message);
+        }
+        next
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Entry {
     pub(super) end: Instant,
     pub(super) rate: Rate,
     pub(super) bodies: Arc<Semaphore>,
+    /// What went wrong with its invocation, or with its last message.
+    pub(super) trouble: Option<String>,
 }
 
 pub(super) enum Phase {
