@@ -324,7 +324,11 @@ async fn attach() -> anyhow::Result<()> {
     let mut refused = refused.start()?;
     refused.write(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await?;
     let output = refused.finish().await?;
-    ensure!(output.code == Some(1) && output.stderr.contains("401"), "{output:?}");
-    ensure!(output.stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{output:?}");
+    let answer: Value = serde_json::from_str(&output.stdout).with_context(|| format!("{output:?}"))?;
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    ensure!(
+        answer["id"] == 1 && message.contains("401") && message.contains("TOOLBRIDGE_MCP_TOKEN"),
+        "{answer}"
+    );
     stop(sink).await
 }

@@ -278,7 +278,7 @@ async fn server_of_the_older_transport_is_recognized() {
 async fn missing_token_is_named_with_what_to_set() {
     let error = refused(status("401 Unauthorized", "www-authenticate: Bearer\r\n")).await;
     assert!(
-        error.contains("requires authorization (HTTP 401); set a bearer token with `bearer_env`"),
+        error.contains("requires authorization (HTTP 401); set a valid bearer token (`bearer_env`"),
         "{error}"
     );
     assert!(!error.contains("hunter2"), "{error}");

@@ -26,7 +26,11 @@ pub(in crate::adapter) enum HttpError {
     Unreachable { host: Arc<str>, reason: String },
     #[error("{host} ended the connection before it answered")]
     Broken { host: Arc<str>, reason: String },
-    #[error("{host} requires authorization (HTTP {status}{}); set a bearer token with `bearer_env`", after(.said))]
+    #[error(
+        "{host} requires authorization (HTTP {status}{}); set a valid bearer token (`bearer_env` of a source, \
+         `TOOLBRIDGE_MCP_TOKEN` of `--attach`)",
+        after(.said)
+    )]
     Unauthorized { host: Arc<str>, status: u16, said: Option<String> },
     #[error("{host} redirects to {to}, and redirects are not followed; use that address if you trust it")]
     Redirect { host: Arc<str>, to: String },
