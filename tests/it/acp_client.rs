@@ -253,7 +253,7 @@ async fn words_of_an_agent_that_fails_a_prompt_and_ends_are_kept() {
 #[tokio::test]
 async fn acp_c13_agent_that_dies_fails_its_prompt_and_is_started_again() {
     let script = AgentScript::new("acp-dies");
-    let body = r#"case "$2" in *die*) call '"toolCallId":"1","title":"Look","status":"in_progress"'; exit 3 ;; esac; say back; ended "$1""#;
+    let body = r#"case "$2" in *die*) call '"toolCallId":"1","title":"Look","status":"in_progress"'; say 'one more'; echo 'no key' >&2; exit 3 ;; esac; say back; ended "$1""#;
     let agent = script.agent(body, "").await.unwrap();
     let error = prompt(&agent, "die", context()).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::EXECUTION_ERROR);
@@ -261,6 +261,13 @@ async fn acp_c13_agent_that_dies_fails_its_prompt_and_is_started_again() {
         error.message(),
         format!("the agent {:?} has ended: it ended (exit status: 3)", script.name())
     );
+    assert_eq!(text(Ok(strip(error.partial().unwrap()))), "one more");
+    // What it wrote to stderr may hold secrets: it is for this machine.
+    while agent.last_failure().is_none() {
+        agent.changed().await;
+    }
+    let failure = agent.last_failure().unwrap();
+    assert!(failure.contains("it ended (exit status: 3); it wrote: no key"), "{failure}");
     assert!(
         matches!(agent.health(), SourceHealth::Down { .. } | SourceHealth::Starting),
         "{:?}",

@@ -133,8 +133,8 @@ impl AcpTool {
         Ok(Self { shared, _life: Arc::new(life) })
     }
 
-    /// Returns why the last start of the agent failed, for a person at this machine: it has what the agent wrote to
-    /// stderr, which may hold secrets. `None` if it did not fail.
+    /// Returns why the agent is not up, or why its last start failed, for a person at this machine: it has what the agent wrote
+    /// to stderr, which may hold secrets. `None` while it is up.
     pub fn last_failure(&self) -> Option<String> {
         self.shared.status.last_failure()
     }

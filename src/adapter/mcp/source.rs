@@ -169,8 +169,8 @@ impl McpTools {
         Ok(Self { shared, _life: life })
     }
 
-    /// Returns why the last start of the server failed, for a person at this machine: it has what the server wrote to
-    /// stderr, which may hold secrets. `None` if it did not fail.
+    /// Returns why the server is not up, or why its last start failed, for a person at this machine: it has what the server wrote
+    /// to stderr, which may hold secrets. `None` while it is up.
     pub fn last_failure(&self) -> Option<String> {
         self.shared.status.last_failure()
     }

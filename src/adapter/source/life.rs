@@ -30,13 +30,13 @@ pub(in crate::adapter) trait Life: Send + Sync + 'static {
     fn start(&self) -> impl Future<Output = Result<(Self::Connection, Self::Live), SourceError>> + Send;
 
     /// Serves it until it has ended, and returns why.
-    fn serve(&self, connection: &mut Self::Connection) -> impl Future<Output = String> + Send;
+    fn serve(&self, connection: &mut Self::Connection) -> impl Future<Output = SourceError> + Send;
 
     /// Ends it. `reason` is why it has ended by itself; it was noted before.
     fn end(&self, connection: Self::Connection, reason: Option<&str>) -> impl Future<Output = ()> + Send;
 
     /// Logs that it is down, and when it is started again.
-    fn warn(&self, reason: &str, again_in: Duration);
+    fn warn(&self, error: &SourceError, again_in: Duration);
 }
 
 /// Whom the first start is reported to.
@@ -72,22 +72,23 @@ async fn run(life: impl Life, mut first: Option<First>) {
             started = life.start() => started,
             () = closing.cancelled() => break,
         };
-        let reason = match (started, first.take()) {
+        let error = match (started, first.take()) {
             (Ok((mut connection, live)), first) => {
                 status.up(live);
                 if let Some(first) = first {
                     let _ = first.send(Ok(())); // dropped: then this task is ended, too
                 }
-                let reason = tokio::select! {
-                    reason = life.serve(&mut connection) => Some(reason),
+                let error = tokio::select! {
+                    error = life.serve(&mut connection) => Some(error),
                     () = closing.cancelled() => None,
                 };
+                let reason = error.as_ref().map(SourceError::without_stderr);
                 if let Some(reason) = &reason {
                     status.set(down(reason), None); // before its calls fail: no further call may reach it
                 }
                 life.end(connection, reason.as_deref()).await;
-                match reason {
-                    Some(reason) => reason,
+                match error {
+                    Some(error) => error,
                     None => break,
                 }
             }
@@ -95,14 +96,12 @@ async fn run(life: impl Life, mut first: Option<First>) {
                 let _ = first.send(Err(error)); // the caller has gone
                 break;
             }
-            (Err(error), None) => {
-                status.state().failure = Some(error.to_string());
-                error.without_stderr()
-            }
+            (Err(error), None) => error,
         };
         let pause = pauses.after(start.elapsed());
-        life.warn(&reason, pause);
-        status.set(down(&reason), None);
+        life.warn(&error, pause);
+        status.state().failure = Some(error.to_string());
+        status.set(down(&error.without_stderr()), None);
         tokio::select! {
             () = sleep(pause) => {}
             () = closing.cancelled() => break,
@@ -124,7 +123,7 @@ pub(in crate::adapter) struct Status<L> {
 struct State<L> {
     health: SourceHealth,
     live: Option<L>,
-    /// Why the last start failed.
+    /// Why the last start failed, or it ended, with what it wrote to stderr.
     failure: Option<String>,
 }
 

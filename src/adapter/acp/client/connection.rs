@@ -217,12 +217,17 @@ impl Connection {
         }
     }
 
-    /// Resolves when the agent has ended or closed its output, or when the connection to it has failed, with the reason.
+    /// Resolves when the agent has ended or closed its output, or when the connection to it has failed, with the error.
     /// Meanwhile shows the calls that were held.
     ///
     /// # Cancel safety
     /// Safe.
-    pub(super) async fn ended(&mut self) -> String {
+    pub(super) async fn ended(&mut self, name: &str) -> SourceError {
+        let reason = self.end().await;
+        SourceError::Protocol { origin: origin(name), reason, stderr: self.child.stderr() }
+    }
+
+    async fn end(&mut self) -> String {
         let session = Arc::clone(&self.live.session);
         let (peer, kill) = (Arc::clone(&self.live.peer), self.live.kill.clone());
         let exit = loop {

@@ -27,8 +27,8 @@ impl Life for Arc<Shared> {
         Ok((connection, live))
     }
 
-    async fn serve(&self, connection: &mut Connection) -> String {
-        connection.ended().await
+    async fn serve(&self, connection: &mut Connection) -> SourceError {
+        connection.ended(&self.name).await
     }
 
     async fn end(&self, connection: Connection, reason: Option<&str>) {
@@ -48,7 +48,7 @@ impl Life for Arc<Shared> {
         );
     }
 
-    fn warn(&self, reason: &str, again_in: Duration) {
-        tracing::warn!(agent = &*self.name, reason, ?again_in, "an agent is down");
+    fn warn(&self, error: &SourceError, again_in: Duration) {
+        tracing::warn!(agent = &*self.name, %error, ?again_in, "an agent is down");
     }
 }

@@ -32,7 +32,7 @@ use crate::{
             reader::Reader,
             rules::MCP,
         },
-        source::{Pauses, SourceError, error::how_it_ended, policy::Bearer, program::Program},
+        source::{Pauses, SourceError, policy::Bearer, program::Program},
     },
     process::{Child, Exit},
 };
@@ -163,18 +163,7 @@ impl Connection {
         }
     }
 
-    /// Resolves when the server has ended or is no longer reachable, with the reason. Its calls have ended then.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub(super) async fn ended(&mut self) -> String {
-        match self.exit().await {
-            Some(exit) => how_it_ended(&exit),
-            None => self.end_without_exit(),
-        }
-    }
-
-    /// Resolves when the server has ended before it could be used, with the error.
+    /// Resolves when the server has ended or is no longer reachable, with the error.
     ///
     /// # Cancel safety
     /// Safe.

@@ -46,7 +46,7 @@ impl Life for Arc<Shared> {
         }
     }
 
-    async fn serve(&self, connection: &mut Connection) -> String {
+    async fn serve(&self, connection: &mut Connection) -> SourceError {
         serve(self, connection).await
     }
 
@@ -57,19 +57,19 @@ impl Life for Arc<Shared> {
         connection.close().await;
     }
 
-    fn warn(&self, reason: &str, again_in: Duration) {
-        tracing::warn!(server = &*self.name, reason, ?again_in, "an MCP server is down");
+    fn warn(&self, error: &SourceError, again_in: Duration) {
+        tracing::warn!(server = &*self.name, %error, ?again_in, "an MCP server is down");
     }
 }
 
 /// Serves a connection until it ends, and returns why.
-async fn serve(shared: &Arc<Shared>, connection: &mut Connection) -> String {
+async fn serve(shared: &Arc<Shared>, connection: &mut Connection) -> SourceError {
     let mut listing = JoinSet::new();
     let mut listed = Instant::now();
     let mut has_changed = false;
     loop {
         tokio::select! {
-            reason = connection.ended() => return reason,
+            error = connection.failed(&shared.name) => return error,
             () = shared.list_changed.notified(), if !has_changed => has_changed = true,
             () = sleep_until(listed + LIST_AGAIN), if has_changed && listing.is_empty() => {
                 (listed, has_changed) = (Instant::now(), false);
