@@ -133,7 +133,7 @@ pub mod escape;
 pub mod livekit;
 #[cfg(feature = "runtime")]
 pub mod memory;
-#[cfg(any(feature = "livekit", feature = "mcp", feature = "mcp-server", feature = "rap"))]
+#[cfg(any(feature = "acp", feature = "livekit", feature = "mcp", feature = "mcp-server", feature = "rap"))]
 mod net;
 #[cfg(all(feature = "programs", unix))]
 pub mod process;

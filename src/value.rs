@@ -71,33 +71,6 @@ pub(crate) fn abridged(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Returns the words of another program on one line of at most `limit` bytes, without what a terminal would obey.
-#[cfg(any(feature = "acp", feature = "livekit", feature = "mcp", feature = "rap"))]
-pub(crate) fn one_line(text: &str, limit: usize) -> String {
-    let mut line = String::new();
-    let mut is_between = false;
-    for it in text.chars().filter(|it| !is_invisible(*it)) {
-        if it.is_whitespace() || it.is_control() {
-            is_between = !line.is_empty();
-            continue;
-        }
-        if std::mem::take(&mut is_between) {
-            line.push(' ');
-        }
-        line.push(it);
-        if line.len() > limit {
-            break;
-        }
-    }
-    abridged(&line, limit).into_owned()
-}
-
-/// Returns whether a character is not seen, but changes what is seen.
-#[cfg(any(feature = "acp", feature = "livekit", feature = "mcp", feature = "rap"))]
-fn is_invisible(it: char) -> bool {
-    matches!(it, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
 /// The name of a `Value` inside another value, as it passes through serde.
 const VALUE_TOKEN: &str = "$toolbridge::Value";
 

@@ -3,10 +3,7 @@
 
 use serde_json::Value as Json;
 
-use crate::{
-    tool::public,
-    value::{abridged, one_line},
-};
+use crate::{net::words::one_line, tool::public};
 
 /// The longest description of a failure, in bytes.
 const MAX_WORDS: usize = 1_024;
@@ -42,7 +39,7 @@ pub(super) fn of_rpc(message: &str, data: Option<&Json>) -> Option<String> {
         (true, None) => None,
         (true, Some(data)) => Some(data),
         (false, None) => Some(message),
-        (false, Some(data)) => Some(bounded(&format!("{}: {data}", message.trim_end_matches([':', '.'])))),
+        (false, Some(data)) => Some(line(&format!("{}: {data}", message.trim_end_matches([':', '.'])))),
     }
 }
 
@@ -108,10 +105,6 @@ fn public(value: &Json) -> Json {
     let mut public = value.clone();
     public::strip(&mut public);
     public
-}
-
-fn bounded(text: &str) -> String {
-    abridged(text, MAX_WORDS).into_owned()
 }
 
 #[cfg(all(feature = "mcp", unix))]

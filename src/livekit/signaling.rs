@@ -17,7 +17,7 @@ use crate::{
         error::{ConnectError, JoinPhase},
         path::peer_connection::Described,
     },
-    value::one_line,
+    net::words::one_line,
 };
 
 pub(crate) mod address;

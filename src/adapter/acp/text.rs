@@ -1,6 +1,6 @@
 //! Prepares texts for people.
 
-use crate::value::one_line;
+use crate::net::words::one_line;
 
 /// The longest title, in characters: a line of an editor.
 const MAX_TITLE: usize = 200;

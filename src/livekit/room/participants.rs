@@ -7,10 +7,7 @@ use std::{
 
 use livekit_protocol::{ParticipantInfo, client_info::Capability, participant_info};
 
-use crate::{
-    transport::{Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, TransportEvent},
-    value::prefix,
-};
+use crate::transport::{Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, TransportEvent};
 
 /// The largest number of known participants. Packets of further ones are received, but they are not announced.
 const MAX_PARTICIPANTS: usize = 4096;
@@ -23,7 +20,7 @@ const MAX_ATTRIBUTES: usize = 32 << 20;
 /// The identities that are known before all others ([`ConnectOptions::know_first`](crate::livekit::ConnectOptions::know_first)).
 pub(crate) type First = Arc<BTreeSet<String>>;
 
-/// How much of a role is kept then, in bytes: more than any has that is known.
+/// How much of a role is kept then, in characters: more than any has that is known.
 const MAX_ROLE: usize = 64;
 
 /// Who is known in a room of more than [`MAX_PARTICIPANTS`]. The first ones come first.
@@ -168,7 +165,8 @@ impl Participants {
             return participant;
         }
         tracing::warn!(limit = MAX_ATTRIBUTES, "too many attributes: those of one participant are not known");
-        let role = info.attributes.get(ROLE_ATTRIBUTE).map(|role| prefix(role, MAX_ROLE).to_owned());
+        let role =
+            info.attributes.get(ROLE_ATTRIBUTE).map(|role| role.chars().take(MAX_ROLE).collect::<String>());
         participant.attributes(role.map(|role| (ROLE_ATTRIBUTE, role)))
     }
 

@@ -7,7 +7,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use md5::{Digest, Md5};
 use sha1::Sha1;
 
-use crate::value::one_line;
+use crate::net::words::one_line;
 
 /// The size of the header: type, length, cookie, transaction id.
 pub(super) const HEAD: usize = 20;

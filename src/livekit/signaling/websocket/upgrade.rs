@@ -21,8 +21,7 @@ use crate::{
         http::{content, interim},
         refusal::TokenRefusal,
     },
-    net::redirect,
-    value::one_line,
+    net::{redirect, words::one_line},
 };
 
 /// The longest head of the server's response, in bytes.
