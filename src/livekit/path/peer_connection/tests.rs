@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use livekit_protocol::IceServer;
 use str0m::{Candidate, change::SdpOffer};
 use tokio::{
     io::AsyncReadExt,
@@ -372,6 +373,17 @@ async fn relay_only_sends_no_direct_datagrams() {
     connection.handle_candidate("candidate:1 1 tcp 1 127.0.0.1 9 typ host tcptype passive");
     assert!(connection.sockets.is_empty());
     assert_eq!(connection.without_relay(Duration::ZERO), Some(Vec::new()), "and there is none");
+}
+
+#[tokio::test]
+async fn direct_only_uses_no_relay_unless_the_server_demands_one_also_at_a_resume() {
+    let mut connection = connection();
+    connection.restrict(false, true);
+    let server = IceServer { urls: vec!["turn:127.0.0.1:9?transport=udp".into()], ..Default::default() };
+    for (demanded, is_used) in [(false, false), (false, false), (true, true)] {
+        connection.use_relays(std::slice::from_ref(&server), demanded, &[]);
+        assert_eq!(connection.sockets.relays.is_hopeful(), is_used);
+    }
 }
 
 #[tokio::test]

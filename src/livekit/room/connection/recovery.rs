@@ -333,3 +333,34 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::ParticipantInfo;
+
+    use super::*;
+
+    #[test]
+    fn list_removes_who_is_missing_once_it_is_whole_and_a_cut_one_removes_nobody() {
+        let here = |id: &str| ParticipantInfo { identity: id.into(), sid: id.into(), ..Default::default() };
+        let local = Sid::from("local");
+        for (size, gone) in [(0, vec!["b"]), (MAX_LISTED, vec![])] {
+            let mut participants = Participants::default();
+            participants.update_all(&[here("a"), here("b")]);
+            let mut recovery = Recovery::new(Instant::now());
+            recovery.listed = Some(HashSet::new());
+            recovery.handle_listed("a");
+            (0..size).for_each(|n| recovery.handle_listed(&format!("PA_{n}")));
+            let removed = |recovery: &mut Recovery, participants: &mut Participants| {
+                let gone = recovery.take_unlisted(Some(&local), participants);
+                gone.iter().map(|peer| peer.identity().to_string()).collect::<Vec<_>>()
+            };
+            if size == 0 {
+                assert!(removed(&mut recovery, &mut participants).is_empty(), "it is not whole");
+            }
+            recovery.handle_listed("local");
+            assert_eq!(removed(&mut recovery, &mut participants), gone);
+            assert!(recovery.listed.is_none());
+        }
+    }
+}
