@@ -262,9 +262,13 @@ impl Signal {
 
     /// Sends a leave request and closes, within 1 s. If signaling is lost and may be resumed, a connection is opened for that:
     /// otherwise the server would keep the participant for 20 to 30 s.
-    pub(crate) async fn leave(mut self, may_resume: bool) {
+    pub(crate) async fn leave(self, may_resume: bool) {
+        self.leave_within(GOODBYE, may_resume).await;
+    }
+
+    async fn leave_within(mut self, limit: Duration, may_resume: bool) {
         if self.is_lost && may_resume {
-            self.resume(GOODBYE);
+            self.resume(limit);
         }
         let leaving = async {
             // If a connection is being opened, the leave request has to wait for it.
@@ -277,7 +281,7 @@ impl Signal {
                 let _ = task.await;
             }
         };
-        let _ = time::timeout(GOODBYE, leaving).await;
+        let _ = time::timeout(limit, leaving).await;
         self.cancel_resume();
     }
 
@@ -592,9 +596,14 @@ mod tests {
                     Some(signal_request::Message::Leave(_))
                 )
             };
-            tokio::select! {
-                left = serving => assert!(left && may_resume),
-                () = signal.leave(may_resume) => assert!(!may_resume),
+            let leaving = signal.leave_within(Duration::from_secs(20), may_resume);
+            match may_resume {
+                true => assert!(tokio::join!(serving, leaving).0),
+                false => tokio::select! {
+                    biased;
+                    () = leaving => {}
+                    _ = serving => panic!("nobody was to be asked"),
+                },
             }
         }
     }

@@ -55,6 +55,38 @@ async fn acp_c18_call_is_reported_once_its_input_is_known() {
 }
 
 #[tokio::test]
+async fn acp_c18_call_without_a_call_message_ends_as_its_last_status_says() {
+    let script = AgentScript::new("acp-c18-update");
+    let done =
+        r#""status":"completed","content":[{"type":"content","content":{"type":"text","text":"CODE-7"}}]"#;
+    let body = format!(
+        r#"
+        change '"toolCallId":"1","title":"lookup","kind":"search",{done}'
+        ask session/request_permission '{{"sessionId":"s1","toolCall":{{"toolCallId":"2","title":"wipe"}},"options":[{{"optionId":"y","name":"Yes","kind":"allow_once"}}]}}'
+        change '"toolCallId":"2",{done}'
+        change '"toolCallId":"3","title":"open","status":"in_progress"'
+        ended "$1""#
+    );
+    let agent = script.agent(&body, "").await.unwrap();
+    let room = MemoryRoom::new();
+    let phone = Client::builder().join_over(room.client("phone")).await.unwrap();
+    let person = |_: PromptRequest| async { Ok::<_, ToolError>(PromptAnswer::selected("y")) };
+    let assistant = Assistant::builder().tools(agent.clone()).prompt(person);
+    let assistant = assistant.join_over(room.assistant("assistant")).await.unwrap();
+    assistant.ready("phone").await.unwrap();
+    assistant.call(&script.name(), json!({"prompt": "Look"})).await.unwrap();
+    let outcome = |tool: &str| {
+        let found: Vec<_> = assistant.calls().into_iter().filter(|it| &*it.tool == tool).collect();
+        assert_eq!(found.len(), 1, "{tool}: {found:?}");
+        found[0].outcome.clone().unwrap()
+    };
+    assert_eq!((outcome("lookup"), outcome("wipe")), (Ok(()), Ok(())));
+    assert!(outcome("open").is_err(), "it has no result");
+    agent.close().await;
+    phone.close().await;
+}
+
+#[tokio::test]
 async fn acp_c1_same_id_again_is_one_call_of_the_room() {
     let script = AgentScript::new("acp-c1");
     let body = r#"

@@ -36,7 +36,7 @@ pub(in crate::adapter) trait Life: Send + Sync + 'static {
     fn end(&self, connection: Self::Connection, reason: Option<&str>) -> impl Future<Output = ()> + Send;
 
     /// Logs that it is down, and when it is started again.
-    fn warn(&self, error: &SourceError, again_in: Duration);
+    fn warn(&self, reason: &str, again_in: Duration);
 }
 
 /// Whom the first start is reported to.
@@ -98,10 +98,10 @@ async fn run(life: impl Life, mut first: Option<First>) {
             }
             (Err(error), None) => error,
         };
-        let pause = pauses.after(start.elapsed());
-        life.warn(&error, pause);
+        let (pause, reason) = (pauses.after(start.elapsed()), error.without_stderr());
+        life.warn(&reason, pause);
         status.state().failure = Some(error.to_string());
-        status.set(down(&error.without_stderr()), None);
+        status.set(down(&reason), None);
         tokio::select! {
             () = sleep(pause) => {}
             () = closing.cancelled() => break,

@@ -81,6 +81,7 @@ impl Ended {
     }
 }
 
+#[derive(Default)]
 struct Open {
     call: ToolCall,
     /// Until when the call itself is awaited: only updates of it have come.
@@ -123,8 +124,7 @@ impl Calls {
         place: Option<&TurnContext>,
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) {
-        let is_id = |id: &String| !id.is_empty() && id.len() <= MAX_ID && !id.contains(char::is_control);
-        let (Some(id), Some(place)) = (update.id().filter(is_id), place) else {
+        let (Some(id), Some(place)) = (usable_id(update), place) else {
             self.ignored.refused += 1;
             return;
         };
@@ -140,13 +140,10 @@ impl Calls {
             self.ignored.refused += 1;
             return;
         }
-        let open = self.open.entry(id.clone()).or_insert_with(|| Open {
-            call: ToolCall::default(),
-            held: (!is_new).then(|| Instant::now() + HOLD),
-            shown: None,
-            lasting: Lasting::default(),
-            over: CancellationToken::new(),
-        });
+        let open = self
+            .open
+            .entry(id.clone())
+            .or_insert_with(|| Open { held: (!is_new).then(|| Instant::now() + HOLD), ..Open::default() });
         let size = open.call.size();
         if !has_room {
             open.held = None; // it ends now
@@ -177,8 +174,8 @@ impl Calls {
         self.bytes - size + merged <= MAX_BYTES
     }
 
-    /// Merges the update in a permission request. Returns the merged call, and what is cancelled when it ends. The update
-    /// stands for itself if its call is unknown, or if it is too large to be merged.
+    /// Merges the update in a permission request, which some agents send first. Returns the merged call, and what is cancelled
+    /// when it ends. The update stands for itself if its call has ended, or if it is too large to be merged.
     pub(super) fn asked(
         &mut self,
         update: &ToolCall,
@@ -186,13 +183,16 @@ impl Calls {
         terminal: &dyn Fn(&str) -> TerminalOutput,
     ) -> (ToolCall, CancellationToken) {
         let id = update.id().unwrap_or_default();
-        let has_room = self.has_room(false, &id, update) || update.status().is_final();
-        let Some(open) = self.open.get_mut(&id) else { return (update.clone(), CancellationToken::new()) };
-        let over = open.over.clone();
-        if !has_room {
-            self.ignored.refused += 1;
-            return (update.clone(), over);
+        let is_known = self.open.contains_key(&id);
+        let is_usable = is_known || usable_id(update).is_some() && !self.ended.ids.contains(&*id);
+        let has_room = self.has_room(false, &id, update) || is_known && update.status().is_final();
+        if !is_usable || !has_room {
+            self.ignored.refused += u64::from(is_usable);
+            let over = self.open.get(&id).map(|open| open.over.clone());
+            return (update.clone(), over.unwrap_or_default());
         }
+        let open = self.open.entry(id.clone()).or_default();
+        let over = open.over.clone();
         let size = open.call.size();
         open.call.merge(update);
         self.bytes = self.bytes + open.call.size() - size;
@@ -226,7 +226,7 @@ impl Calls {
         self.open.values().filter_map(|open| open.held).min()
     }
 
-    /// Ends all open calls with this failure.
+    /// Ends all open calls: as their last status says, otherwise with this failure.
     pub(super) fn end_all(
         &mut self,
         place: &TurnContext,
@@ -236,8 +236,12 @@ impl Calls {
         self.bytes = 0;
         for (id, open) in std::mem::take(&mut self.open) {
             let shown = open.shown.unwrap_or_else(|| place.show(&open.call));
-            let partial = open.call.result_with(terminal).to_value();
-            shown.finish(Err(ToolError::new(error.code(), error.message()).with_partial(partial)));
+            // One that was held has perhaps ended.
+            let outcome = open.call.outcome_with(terminal).unwrap_or_else(|| {
+                let partial = open.call.result_with(terminal).to_value();
+                Err(ToolError::new(error.code(), error.message()).with_partial(partial))
+            });
+            shown.finish(outcome);
             self.ended.note(id);
         }
     }
@@ -272,6 +276,11 @@ impl Calls {
         }
         self.ended.note(id.to_owned());
     }
+}
+
+/// Returns the id of an update, if a call can have it.
+fn usable_id(update: &ToolCall) -> Option<String> {
+    update.id().filter(|id| !id.is_empty() && id.len() <= MAX_ID && !id.contains(char::is_control))
 }
 
 /// Returns the failure of calls whose turn was cancelled.

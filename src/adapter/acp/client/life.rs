@@ -48,7 +48,7 @@ impl Life for Arc<Shared> {
         );
     }
 
-    fn warn(&self, error: &SourceError, again_in: Duration) {
-        tracing::warn!(agent = &*self.name, %error, ?again_in, "an agent is down");
+    fn warn(&self, reason: &str, again_in: Duration) {
+        tracing::warn!(agent = &*self.name, reason, ?again_in, "an agent is down");
     }
 }

@@ -57,8 +57,8 @@ impl Life for Arc<Shared> {
         connection.close().await;
     }
 
-    fn warn(&self, error: &SourceError, again_in: Duration) {
-        tracing::warn!(server = &*self.name, %error, ?again_in, "an MCP server is down");
+    fn warn(&self, reason: &str, again_in: Duration) {
+        tracing::warn!(server = &*self.name, reason, ?again_in, "an MCP server is down");
     }
 }
 
