@@ -1,6 +1,6 @@
 //! Configures a session: rights, timeouts and limits.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use super::selection::SelectionPolicy;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The configuration of a session. The defaults are those of `wire.md`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// The room's name, which is also the conversation's. Default: empty, and frames of any room are accepted.
@@ -287,35 +287,6 @@ impl Default for Config {
             listed: None,
             trusts_instances: false,
         }
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("room", &self.room)
-            .field("assistant", &self.assistant)
-            .field("admitted", &self.admitted)
-            .field("only_roles", &self.only_roles)
-            .field("pins", &self.pins)
-            .field("choose", &self.choose)
-            .field("prompts", &self.prompts)
-            .field("answer_rpc", &self.answer_rpc)
-            .field("rpc_callers", &self.rpc_callers)
-            .field("described", &self.described)
-            .field("rpc_strict", &self.rpc_strict)
-            .field("rpc_probe", &self.rpc_probe)
-            .field("consent_available", &self.consent_available)
-            .field("version", &self.version)
-            .field("streams", &self.streams)
-            .field("times", &self.times)
-            .field("caps", &self.caps)
-            .field("fast_lane", &self.fast_lane)
-            .field("compress", &self.compress)
-            .field("expand", &self.expand)
-            .field("lossy", &self.lossy)
-            .field("overhead", &self.overhead)
-            .finish()
     }
 }
 

@@ -177,11 +177,7 @@ impl Peers {
         match part {
             // The exchange handles texts.
             Part::Ignored | Part::Whole(_) | Part::Text(..) => {}
-            Part::Taken => {
-                if let Some(remote) = remote {
-                    remote.note_packet(cx.now);
-                }
-            }
+            Part::Taken => remote.into_iter().for_each(|it| it.note_packet(cx.now)),
             Part::Broken => self.correct(cx, delivery, id, Malformed::default()),
             Part::Refused(stream, why) => {
                 let admits = |it: &mut Remote| it.limits.streams.admits(cx.now, REFUSALS_PER_SECOND);

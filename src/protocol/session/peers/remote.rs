@@ -561,9 +561,9 @@ pub(super) struct Features(u16);
 
 impl Features {
     pub(super) fn of(configuration: &Configuration) -> Self {
-        let listed =
-            |feature: &&Feature| configuration.features.iter().flatten().any(|name| name == feature.as_str());
-        Self(Feature::ALL.iter().filter(listed).fold(0, |all, feature| all | *feature as u16))
+        let is_listed = |name: &str| configuration.features.iter().flatten().any(|it| it == name);
+        let listed = Feature::ALL.iter().filter(|(_, name)| is_listed(name));
+        Self(listed.fold(0, |all, (feature, _)| all | *feature as u16))
     }
 
     fn has(self, feature: Feature) -> bool {
