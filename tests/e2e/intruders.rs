@@ -42,7 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         method_that_an_app_registers_late_is_called_within_the_owner_wait,
         sec_i13_resume_with_a_token_without_the_role_gets_rights_from_livekits_server_alone,
     ];
-    let tests: [Named; 10] = [
+    let tests: [Named; 11] = [
         ("client_of_a_killed_agent_serves_the_next_one", || Box::pin(killed_agent())),
         ("sec_i3_instance_of_an_assistant_gives_no_rights_to_its_thief", || Box::pin(stolen_instance())),
         ("sec_i3_consent_once_is_not_inherited_by_a_caller_by_rpc", || Box::pin(inherited_consent(true))),
@@ -55,6 +55,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("sec_i4_agent_with_another_role_runs_nothing_and_hides_no_assistant", || Box::pin(other_roles())),
         ("sec_c1_packet_with_maps_as_keys_costs_a_client_no_more_than_any_other", || Box::pin(map_keys())),
         ("sec_r5_compressed_requests_beyond_the_rate_are_not_expanded", || Box::pin(bombs())),
+        ("each_refusal_beyond_the_rate_reaches_livekits_sdk", || Box::pin(many_refusals())),
     ];
     for (name, test) in tests {
         trials.push(trial_with(&format!("intruders::{name}"), || missing_for("intruder.py"), test));
@@ -624,6 +625,27 @@ async fn bombs() -> anyhow::Result<()> {
     }
     let [_, few, many] = costs[..] else { bail!("{costs:?}") };
     ensure!(many < 8 * few + Duration::from_secs(1), "{few:?} and {many:?}");
+    Ok(())
+}
+
+/// A stranger calls three times as often as it is refused in a second. LiveKit's SDK waits 7 s for an acknowledgement.
+async fn many_refusals() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "many-refusals");
+    let (_phone, _brain) = measured(&server, room, "nobody").await?;
+    let mut intruder = Intruder::start(&server)?;
+    intruder.join("stranger", &server.token(room, "stranger", &[])?).await?;
+    intruder.sees_phone("stranger").await?;
+    // Until the server has announced the stranger, a client keeps 32 requests.
+    intruder.call("stranger", "ping", &json!({})).await?;
+    let mut calls = Vec::new();
+    for _ in 0..150 {
+        calls.push(intruder.begin("stranger", "ping", &json!({})).await?);
+    }
+    for call in calls {
+        let outcome = intruder.outcome(call).await?;
+        let data = outcome["data"].as_str().unwrap_or_default();
+        ensure!(outcome["code"] == 1500 && data.contains("permission_denied"), "{outcome}");
+    }
     Ok(())
 }
 

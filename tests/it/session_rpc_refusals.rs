@@ -130,3 +130,45 @@ fn request_whose_stream_finds_no_room_is_busy() {
     callee.parts(&who, [StreamPart::Header(header("r2", "get_battery", 10))]);
     assert_eq!(callee.refusal().2, "busy");
 }
+
+/// LiveKit's SDKs wait 7 s for an acknowledgement. Whoever has to wait longer for the refusal gets neither: an acknowledgement
+/// alone would make its caller wait for the whole timeout of the call.
+#[test]
+fn refusals_wait_for_at_most_six_seconds_and_are_of_one_join() {
+    let stranger = peer("stranger", "PA_2");
+    for leaves in [false, true] {
+        let mut callee = Callee::with_agent();
+        callee.join(Participant::new("stranger", "PA_2"));
+        for n in 0..1_000 {
+            callee.call(&stranger, &format!("r{n}"), "get_battery", "{}");
+        }
+        if leaves {
+            callee.handle(TransportEvent::Left(stranger.clone()));
+        }
+        callee.pass(6 * SECOND);
+        let refused = if leaves { 50 } else { 50 + 6 * 50 };
+        let all = (0..refused).flat_map(|n| [ack(&format!("r{n}")), error(&format!("r{n}"), 1500)]);
+        assert_eq!(callee.got("stranger"), all.collect::<Vec<_>>());
+        callee.pass(60 * SECOND);
+        assert!(callee.got("stranger").is_empty());
+    }
+}
+
+/// The stranger calls in each tenth of a second, and the seconds of its refusals follow one another without a gap.
+#[test]
+fn refusals_keep_their_rate_whenever_their_caller_calls() {
+    let mut callee = Callee::with_agent();
+    callee.join(Participant::new("stranger", "PA_2"));
+    let (mut asked, mut refused) = (0, 0);
+    for _ in 0..50 {
+        for _ in 0..7 {
+            callee.call(&peer("stranger", "PA_2"), &format!("r{asked}"), "get_battery", "{}");
+            asked += 1;
+        }
+        callee.pass(100 * MS);
+        refused += callee.got("stranger").len() / 2;
+    }
+    assert_eq!((asked, refused), (350, 300));
+    callee.pass(SECOND);
+    assert_eq!(callee.got("stranger").len() / 2, 50);
+}

@@ -72,6 +72,7 @@ impl Exchange {
                 outgoing.send_unsent(core, &id, false);
             }
             Timer::Refused(id, packet) => self.send_refused(core, &id, packet),
+            Timer::RpcRefusals(by) => rpc::send_refusals(core, by.as_ref(), None),
             Timer::Lane(id) => delivery.to(cx, peers, &id).due(),
             Timer::Permitted => self.send_all_unsent(core),
             Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),

@@ -15,12 +15,13 @@ mod selection;
 use std::time::Duration;
 
 pub(super) use self::selection::Selected;
-use self::{admission::Admission, held::Held};
+use self::{admission::Admission, held::Held, reach::Refusals};
 pub(super) use self::{
     admission::RightsChange,
     handshake::Greeting,
     held::HeldItem,
     presence::SenderStanding,
+    reach::RpcRefusal,
     remote::{Remote, SETTLED, Window},
 };
 use super::{
@@ -70,8 +71,8 @@ pub(super) struct Peers {
     last_rank: u64,
     /// The number of changes that may affect which participants can be called.
     changes: u64,
-    /// Client: the calls of the server in the current second.
-    pub(crate) server_requests: Window,
+    /// Client: the refusals of the server's own calls by RPC.
+    server_refusals: Refusals,
 }
 
 impl Recipients for Peers {

@@ -4,10 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{
     contact::{Contact, Signal},
-    reach::OtherForms,
+    reach::{OtherForms, Refusals},
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::{
         frame::{Configuration, Kind},
         session::{ids::Instance, recipients::Feature},
@@ -159,6 +159,8 @@ pub(super) enum OfferState {
 pub(super) struct RateLimits {
     /// The requests and registrations of the current second.
     pub(super) requests: Window,
+    /// The refusals of its requests by RPC.
+    pub(super) rpc_refusals: Refusals,
     /// The refusals of streams sent in the current second.
     pub(super) streams: Window,
     /// When it was last sent a refusal of its registration because it has no rights.
@@ -581,6 +583,11 @@ pub(crate) struct Window {
 impl Window {
     /// How long occurrences are counted together.
     pub(crate) const LENGTH: Duration = Duration::from_secs(1);
+
+    /// Returns the time until the second is over.
+    pub(super) fn rest(&self, now: Instant) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| later(began, Self::LENGTH).saturating_duration_since(now))
+    }
 
     /// Counts one more occurrence and returns whether it is within the limit.
     pub(crate) fn admits(&mut self, now: Instant, limit: u32) -> bool {
