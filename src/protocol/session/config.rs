@@ -481,6 +481,9 @@ impl Default for CallCaps {
 pub struct RequestCaps {
     /// Requests accepted from one caller per second. Default: 50; models make fewer than 5.
     pub calls_per_second: u32,
+    /// Bytes of requests by LiveKit's RPC accepted from one caller per second on average, before compression. They do not
+    /// apply to the bound assistant, nor to requests of up to 15,360 bytes. A caller may use 16 MiB at once. Default: 8 MiB.
+    pub rpc_bytes_per_second: usize,
     /// Remembered requests of one caller; an answered one makes room for a newer one. Default: 4,096.
     pub table_entries: usize,
     /// Bytes of results to one caller that wait to be sent or acknowledged. Default: 32 MiB, two results of the largest
@@ -509,6 +512,9 @@ impl Default for RequestCaps {
     fn default() -> Self {
         Self {
             calls_per_second: 50,
+            // A request of the largest size takes a client tens of milliseconds, in which its assistant waits. So one
+            // caller takes a few percent of a processor.
+            rpc_bytes_per_second: 8 * 1024 * 1024,
             table_entries: 4096,
             table_bytes: 32 * 1024 * 1024,
             remembered_peers: 1024,

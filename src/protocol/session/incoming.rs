@@ -678,7 +678,7 @@ fn is_prompt(core: &Core, name: &str) -> bool {
 }
 
 /// Names the limit on the calls of a second.
-pub(super) fn limit_of_rate(core: &Core) -> String {
+fn limit_of_rate(core: &Core) -> String {
     format!("the limit is {} calls a second", core.cx.config.caps.requests.calls_per_second)
 }
 

@@ -12,7 +12,7 @@ use crate::{
             context::Context,
             core::Core,
             delivery::{Part, RpcText},
-            incoming::{InboundRequest, Incoming, Refusal, limit_of_rate, respond},
+            incoming::{InboundRequest, Incoming, Refusal, respond},
             outgoing::RpcOutcome,
             peers::{HeldItem, RpcRefusal, SenderStanding},
             timers::Timer,
@@ -180,17 +180,10 @@ impl Exchange {
                 core.cx.count(Counter::Refused);
                 Some(error)
             }
-            Ok(()) => {
-                let admitted = match is_within_rate {
-                    _ if self.incoming.knows(id, &call.key()) => Ok(()), // it has arrived before, and may run
-                    true => self.incoming.admits_rpc(core, id, &call.method, call.size),
-                    false => Err(Refusal::busy(&limit_of_rate(core))),
-                };
-                admitted.err().map(|refusal| {
-                    core.cx.count(refusal.counter());
-                    refusal.for_rpc()
-                })
-            }
+            Ok(()) => self.incoming.admits_rpc(core, call, is_within_rate).err().map(|refusal| {
+                core.cx.count(refusal.counter());
+                refusal.for_rpc()
+            }),
         };
         let Some(error) = refused else { return true };
         respond(core, id, &call.key(), error);

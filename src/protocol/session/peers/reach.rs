@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::{
     Context, Delivery, Peers, Remote, SenderStanding, Window,
-    remote::OfferState,
+    remote::{OfferState, admits_bytes},
 };
 use crate::{
     clock::Instant,
@@ -102,6 +102,16 @@ impl Peers {
     pub(crate) fn may_call_by_rpc(&self, cx: &Context, id: &Identity) -> bool {
         let may = |it: &Remote| cx.config.rpc_callers.contains(id) || self.is_candidate(cx, id, it);
         self.get(id).is_some_and(|remote| !remote.has_left() && may(remote))
+    }
+
+    /// Client: counts the bytes of a request by RPC, and returns whether they are within its caller's share. The bound
+    /// assistant has no limit.
+    pub(crate) fn admits_rpc_bytes(&mut self, cx: &Context, id: &Identity, bytes: usize) -> bool {
+        let rate = cx.config.caps.requests.rpc_bytes_per_second;
+        let admits = |it: &mut Remote| admits_bytes(&mut it.limits.rpc_bytes, cx.now, bytes, rate);
+        // The rate of calls limits small ones. Longer ones than the largest are refused by name, whatever the share is.
+        let is_counted = (rpc::MAX_PAYLOAD + 1..=rpc::MAX_STREAM).contains(&bytes);
+        !is_counted || self.is_bound(cx, id) || self.remotes.get_mut(id).is_some_and(admits)
     }
 
     /// Client: adds a refusal of a call by this participant, or by the server, and returns the next one that may be sent now.

@@ -10,6 +10,7 @@ use crate::{
     clock::{Instant, later},
     protocol::{
         frame::{Configuration, Kind},
+        rpc::MAX_STREAM,
         session::{ids::Instance, recipients::Feature},
     },
     tool::{Tool, ToolName},
@@ -159,6 +160,8 @@ pub(super) enum OfferState {
 pub(super) struct RateLimits {
     /// The requests and registrations of the current second.
     pub(super) requests: Window,
+    /// When the bytes of its requests by RPC so far are within their rate.
+    pub(super) rpc_bytes: Option<Instant>,
     /// The refusals of its requests by RPC.
     pub(super) rpc_refusals: Refusals,
     /// The refusals of streams sent in the current second.
@@ -600,6 +603,18 @@ impl Window {
         self.count = self.count.saturating_add(1);
         self.count <= limit
     }
+}
+
+/// Counts the bytes of a request and returns true if they are within this rate, with the largest request at once. `until` is
+/// when all that was counted is within the rate.
+pub(super) fn admits_bytes(until: &mut Option<Instant>, now: Instant, bytes: usize, rate: usize) -> bool {
+    let time_of = |bytes| Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+    let ends = later(until.map_or(now, |until| until.max(now)), time_of(bytes));
+    let is_admitted = ends <= later(now, time_of(MAX_STREAM));
+    if is_admitted {
+        *until = Some(ends);
+    }
+    is_admitted
 }
 
 #[cfg(test)]
