@@ -84,7 +84,7 @@ pub(crate) struct RpcCall {
     timeout_ms: Option<u32>,
     version: Option<u32>,
     pub(crate) form: RequestForm,
-    /// The bytes of the payload, as announced.
+    /// The bytes of the payload, as announced; the most that it may have if they are not.
     pub(crate) size: usize,
 }
 
@@ -112,6 +112,7 @@ impl RpcCall {
 
     pub(crate) fn of_stream(caller: &Peer, header: &StreamHeader) -> Self {
         let text = |key| header.attributes.get(key).map(String::as_str);
+        let inline = header.inline.as_ref().map_or(MAX_STREAM, Bytes::len);
         Self {
             caller: caller.clone(),
             id: text(attribute::ID).unwrap_or_default().to_owned(),
@@ -119,7 +120,7 @@ impl RpcCall {
             timeout_ms: text(attribute::TIMEOUT).and_then(|it| it.parse().ok()),
             version: text(attribute::VERSION).and_then(|it| it.parse().ok()),
             form: RequestForm::Stream,
-            size: header.length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX)),
+            size: header.length.map_or(inline, |length| usize::try_from(length).unwrap_or(usize::MAX)),
         }
     }
 

@@ -291,6 +291,7 @@ settings! {
     "retransmitBytes" = caps.frames.retransmit_bytes,
     "idBytes" = caps.frames.id_bytes,
     "callsPerSecond" = caps.requests.calls_per_second,
+    "rpcBytesPerSecond" = caps.requests.rpc_bytes_per_second,
     "progressPerSecond" = caps.requests.progress_per_second,
     "tableEntries" = caps.requests.table_entries,
     "tableBytes" = caps.requests.table_bytes,

@@ -22,11 +22,11 @@ use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::Semaphore};
 use toolbridge::{
     Assistant, Client, Consent, ConsentRequest, Event, State, Tool, ToolError, ToolOptions, Tools,
-    livekit::ConnectOptions,
+    livekit::{ConnectOptions, LiveKitTransport},
     prompt::PromptRequest,
     transport::{
         Compression, Packet, ROLE_ATTRIBUTE, RPC_REQUEST_TOPIC, RpcError, RpcMessage, RpcRequest,
-        RpcResponse, TextStream, Transport as _, TransportEvent,
+        RpcResponse, StreamPart, TextStream, Transport as _, TransportEvent,
     },
 };
 
@@ -42,7 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         method_that_an_app_registers_late_is_called_within_the_owner_wait,
         sec_i13_resume_with_a_token_without_the_role_gets_rights_from_livekits_server_alone,
     ];
-    let tests: [Named; 10] = [
+    let tests: [Named; 12] = [
         ("client_of_a_killed_agent_serves_the_next_one", || Box::pin(killed_agent())),
         ("sec_i3_instance_of_an_assistant_gives_no_rights_to_its_thief", || Box::pin(stolen_instance())),
         ("sec_i3_consent_once_is_not_inherited_by_a_caller_by_rpc", || Box::pin(inherited_consent(true))),
@@ -55,6 +55,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("sec_i4_agent_with_another_role_runs_nothing_and_hides_no_assistant", || Box::pin(other_roles())),
         ("sec_c1_packet_with_maps_as_keys_costs_a_client_no_more_than_any_other", || Box::pin(map_keys())),
         ("sec_r5_compressed_requests_beyond_the_rate_are_not_expanded", || Box::pin(bombs())),
+        ("sec_r6_assistant_is_answered_while_a_caller_by_rpc_floods", || Box::pin(flood())),
+        ("each_refusal_beyond_the_rate_reaches_livekits_sdk", || Box::pin(many_refusals())),
     ];
     for (name, test) in tests {
         trials.push(trial_with(&format!("intruders::{name}"), || missing_for("intruder.py"), test));
@@ -606,20 +608,13 @@ async fn bombs() -> anyhow::Result<()> {
     for (round, count) in [1, FEW, MANY].into_iter().enumerate() {
         let before = phone.cpu_time()?;
         for n in 0..count {
-            kiosk.send(compressed_request(&format!("{round}-{n}"), &bomb, text.len())).await?;
+            let id = format!("{round}-{n}");
+            kiosk.send(compressed_request("nothing", &id, &bomb, text.len(), true)).await?;
         }
         // The client answers in order, and this one when the rate allows it again.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let last = format!("{round}-last");
-        let request = RpcRequest::new(&*last, "bridge.echo", "{}", 10_000);
-        kiosk.send(Packet::rpc("phone".into(), RpcMessage::Request(request))).await?;
-        loop {
-            let event = soon("the last answer", kiosk.recv()).await?.context("the connection ended")?;
-            let TransportEvent::Rpc { message: RpcMessage::Response(it), .. } = event else { continue };
-            if it.id == last {
-                break;
-            }
-        }
+        echo(&mut kiosk, &last).await?;
         costs.push(phone.cpu_time()?.saturating_sub(before));
     }
     let [_, few, many] = costs[..] else { bail!("{costs:?}") };
@@ -627,18 +622,87 @@ async fn bombs() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Makes a call by RPC, and waits for its answer.
+async fn echo(kiosk: &mut LiveKitTransport, id: &str) -> anyhow::Result<()> {
+    let request = RpcRequest::new(id, "bridge.echo", "{}", 10_000);
+    kiosk.send(Packet::rpc("phone".into(), RpcMessage::Request(request))).await?;
+    loop {
+        let event = soon("the last answer", kiosk.recv()).await?.context("the connection ended")?;
+        if matches!(event, TransportEvent::Rpc { message: RpcMessage::Response(it), .. } if it.id == id) {
+            return Ok(());
+        }
+    }
+}
+
+/// A caller sends at once as many requests of the largest size as a client reads in a minute. Each has about 500 KB on the wire.
+async fn flood() -> anyhow::Result<()> {
+    const REQUESTS: u64 = 40;
+    let (server, room) = (shared()?, "share");
+    let (_phone, brain) = measured(&server, room, "kiosk").await?;
+    let token = server.token(room, "kiosk", &[])?;
+    let mut kiosk = ConnectOptions::new().announce_rpc(true).join(&server.url(), &token).await?;
+    echo(&mut kiosk, "announced").await?;
+    let noise = |n: u32| format!("{}{}", n.wrapping_mul(2_654_435_761), " ".repeat(290));
+    let text = format!("{{\"a\":\"{}\"}}", (0..53_000).map(noise).collect::<String>());
+    let mut encoder = DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text.as_bytes())?;
+    let payload = Bytes::from(encoder.finish()?);
+    let began = Instant::now();
+    for n in 0..REQUESTS {
+        kiosk.send(compressed_request("ping", &format!("r{n}"), &payload, text.len(), false)).await?;
+    }
+    soon("the assistant's call", brain.call("ping", json!({})).to("phone").into_future()).await??;
+    let (mut ran, mut refused) = (0, 0);
+    while ran + refused < REQUESTS {
+        match soon("an answer", kiosk.recv()).await?.context("the connection ended")? {
+            TransportEvent::Rpc { message: RpcMessage::Response(it), .. } => {
+                let error = it.outcome.err().context("a result is a stream")?;
+                ensure!(error.message.starts_with("busy: "), "{}", error.message);
+                refused += 1;
+            }
+            TransportEvent::Stream { part: StreamPart::Header(_), .. } => ran += 1,
+            _ => {}
+        }
+    }
+    // The first one, and one for each two seconds.
+    let most = 2 + began.elapsed().as_secs() / 2;
+    ensure!((1..=most).contains(&ran), "{ran} of {REQUESTS} ran, and {most} may");
+    Ok(())
+}
+
+/// A stranger calls three times as often as it is refused in a second. LiveKit's SDK waits 7 s for an acknowledgement.
+async fn many_refusals() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "many-refusals");
+    let (_phone, _brain) = measured(&server, room, "nobody").await?;
+    let mut intruder = Intruder::start(&server)?;
+    intruder.join("stranger", &server.token(room, "stranger", &[])?).await?;
+    intruder.sees_phone("stranger").await?;
+    // Until the server has announced the stranger, a client keeps 32 requests.
+    intruder.call("stranger", "ping", &json!({})).await?;
+    let mut calls = Vec::new();
+    for _ in 0..150 {
+        calls.push(intruder.begin("stranger", "ping", &json!({})).await?);
+    }
+    for call in calls {
+        let outcome = intruder.outcome(call).await?;
+        let data = outcome["data"].as_str().unwrap_or_default();
+        ensure!(outcome["code"] == 1500 && data.contains("permission_denied"), "{outcome}");
+    }
+    Ok(())
+}
+
 /// A request by RPC whose payload, of this length, is compressed.
-fn compressed_request(id: &str, payload: &Bytes, length: usize) -> Packet {
+fn compressed_request(method: &str, id: &str, payload: &Bytes, length: usize, inline: bool) -> Packet {
     let mut stream = TextStream::new(length);
     for (key, value) in [
         ("lk.rpc_request_id", id),
-        ("lk.rpc_request_method", "nothing"),
+        ("lk.rpc_request_method", method),
         ("lk.rpc_request_response_timeout_ms", "10000"),
         ("lk.rpc_request_version", "2"),
     ] {
         stream.attributes.insert(key.to_owned(), value.to_owned());
     }
-    (stream.inline, stream.compression) = (true, Compression::Deflate);
+    (stream.inline, stream.compression) = (inline, Compression::Deflate);
     let mut packet = Packet::text("phone".into(), RPC_REQUEST_TOPIC, payload.clone(), stream);
     packet.stream = Some(format!("s-{id}").into());
     packet

@@ -34,6 +34,7 @@ fn options_have_their_documented_defaults() {
         ("streams of one sender", caps.frames.streams_per_peer, 4),
         ("all streams", caps.frames.stream_bytes, 32 * MIB),
         ("calls in one second", caps.requests.calls_per_second as usize, 50),
+        ("bytes of requests by RPC in one second", caps.requests.rpc_bytes_per_second, 8 * MIB),
         ("open calls of one peer", caps.calls.open_per_peer, 64),
         ("progress in one second", caps.requests.progress_per_second as usize, 10),
         ("one progress", caps.requests.progress_bytes, 4 * KIB),

@@ -637,9 +637,9 @@ export const TIME_NAMES = [
 export const CAP_NAMES = [
   'equalCalls', 'openPerPeer', 'openCalls', 'openBytes', 'lateResults', 'lateBytes', 'callLog', 'maxPacket', 'maxIncoming',
   'maxFrame', 'maxFrameOfOthers', 'streamsPerPeer', 'streamBytes', 'heldFrames', 'heldBytes', 'heldFramesOfAll',
-  'retransmitFrames', 'retransmitBytes', 'idBytes', 'callsPerSecond', 'progressPerSecond', 'tableEntries', 'tableBytes',
-  'rememberedPeers', 'runningJobs', 'waitingJobs', 'progressBytes', 'messageBytes', 'openQuestions', 'openPrompts', 'count',
-  'descriptionBytes', 'schemaBytes', 'registrationBytes',
+  'retransmitFrames', 'retransmitBytes', 'idBytes', 'callsPerSecond', 'rpcBytesPerSecond', 'progressPerSecond', 'tableEntries',
+  'tableBytes', 'rememberedPeers', 'runningJobs', 'waitingJobs', 'progressBytes', 'messageBytes', 'openQuestions', 'openPrompts',
+  'count', 'descriptionBytes', 'schemaBytes', 'registrationBytes',
 ] as const;
 
 /** Why a call has no value. Each kind has a subclass. */

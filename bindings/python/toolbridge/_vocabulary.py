@@ -90,11 +90,11 @@ CAPS: dict[str, str] = {
     "streams_per_peer": "streamsPerPeer", "stream_bytes": "streamBytes", "held_frames": "heldFrames",
     "held_bytes": "heldBytes", "held_frames_of_all": "heldFramesOfAll", "retransmit_frames": "retransmitFrames",
     "retransmit_bytes": "retransmitBytes", "id_bytes": "idBytes", "calls_per_second": "callsPerSecond",
-    "progress_per_second": "progressPerSecond", "table_entries": "tableEntries", "table_bytes": "tableBytes",
-    "remembered_peers": "rememberedPeers", "running_jobs": "runningJobs", "waiting_jobs": "waitingJobs",
-    "progress_bytes": "progressBytes", "message_bytes": "messageBytes", "open_questions": "openQuestions",
-    "open_prompts": "openPrompts", "count": "count", "description_bytes": "descriptionBytes", "schema_bytes": "schemaBytes",
-    "registration_bytes": "registrationBytes",
+    "rpc_bytes_per_second": "rpcBytesPerSecond", "progress_per_second": "progressPerSecond",
+    "table_entries": "tableEntries", "table_bytes": "tableBytes", "remembered_peers": "rememberedPeers",
+    "running_jobs": "runningJobs", "waiting_jobs": "waitingJobs", "progress_bytes": "progressBytes",
+    "message_bytes": "messageBytes", "open_questions": "openQuestions", "open_prompts": "openPrompts", "count": "count",
+    "description_bytes": "descriptionBytes", "schema_bytes": "schemaBytes", "registration_bytes": "registrationBytes",
 }  # fmt: skip
 
 

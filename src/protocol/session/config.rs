@@ -1,6 +1,6 @@
 //! Configures a session: rights, timeouts and limits.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use super::selection::SelectionPolicy;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The configuration of a session. The defaults are those of `wire.md`.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// The room's name, which is also the conversation's. Default: empty, and frames of any room are accepted.
@@ -290,35 +290,6 @@ impl Default for Config {
     }
 }
 
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("room", &self.room)
-            .field("assistant", &self.assistant)
-            .field("admitted", &self.admitted)
-            .field("only_roles", &self.only_roles)
-            .field("pins", &self.pins)
-            .field("choose", &self.choose)
-            .field("prompts", &self.prompts)
-            .field("answer_rpc", &self.answer_rpc)
-            .field("rpc_callers", &self.rpc_callers)
-            .field("described", &self.described)
-            .field("rpc_strict", &self.rpc_strict)
-            .field("rpc_probe", &self.rpc_probe)
-            .field("consent_available", &self.consent_available)
-            .field("version", &self.version)
-            .field("streams", &self.streams)
-            .field("times", &self.times)
-            .field("caps", &self.caps)
-            .field("fast_lane", &self.fast_lane)
-            .field("compress", &self.compress)
-            .field("expand", &self.expand)
-            .field("lossy", &self.lossy)
-            .field("overhead", &self.overhead)
-            .finish()
-    }
-}
-
 /// Timeouts and intervals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -510,6 +481,9 @@ impl Default for CallCaps {
 pub struct RequestCaps {
     /// Requests accepted from one caller per second. Default: 50; models make fewer than 5.
     pub calls_per_second: u32,
+    /// Bytes of requests by LiveKit's RPC accepted from one caller per second on average, before compression. They do not
+    /// apply to the bound assistant, nor to requests of up to 15,360 bytes. A caller may use 16 MiB at once. Default: 8 MiB.
+    pub rpc_bytes_per_second: usize,
     /// Remembered requests of one caller; an answered one makes room for a newer one. Default: 4,096.
     pub table_entries: usize,
     /// Bytes of results to one caller that wait to be sent or acknowledged. Default: 32 MiB, two results of the largest
@@ -538,6 +512,9 @@ impl Default for RequestCaps {
     fn default() -> Self {
         Self {
             calls_per_second: 50,
+            // A request of the largest size takes a client tens of milliseconds, in which its assistant waits. So one
+            // caller takes a few percent of a processor.
+            rpc_bytes_per_second: 8 * 1024 * 1024,
             table_entries: 4096,
             table_bytes: 32 * 1024 * 1024,
             remembered_peers: 1024,

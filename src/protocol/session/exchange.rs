@@ -52,9 +52,7 @@ impl Exchange {
             Timer::OwnerWait(key) => outgoing.no_owner(core, key),
             Timer::Deadline(key) => outgoing.deadline(core, key),
             Timer::JobDeadline(key) => {
-                if let Some(ended) = core.time_out_job(key) {
-                    self.job_ended(core, ended);
-                }
+                core.time_out_job(key).into_iter().for_each(|it| self.job_ended(core, it))
             }
             Timer::View(place) => views.send(core, place),
             Timer::Progress(key) => core.report_due(key),
@@ -74,14 +72,13 @@ impl Exchange {
                 outgoing.send_unsent(core, &id, false);
             }
             Timer::Refused(id, packet) => self.send_refused(core, &id, packet),
+            Timer::RpcRefusals(by) => rpc::send_refusals(core, by.as_ref(), None),
             Timer::Lane(id) => delivery.to(cx, peers, &id).due(),
             Timer::Permitted => self.send_all_unsent(core),
             Timer::ClaimWindow(key) => outgoing.claim_window_over(core, key),
             Timer::ClaimDeadline(key) => incoming.handle_claim_deadline(core, key),
             Timer::Consent(key) => {
-                if let Some(ended) = core.time_out_question(key) {
-                    self.job_ended(core, ended);
-                }
+                core.time_out_question(key).into_iter().for_each(|it| self.job_ended(core, it))
             }
             Timer::Unbound => peers.report_unbound(cx),
             Timer::Announced => self.announced(core),

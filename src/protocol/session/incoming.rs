@@ -244,9 +244,8 @@ impl Incoming {
     pub(super) fn refuse_unstarted(&mut self, core: &mut Core) {
         self.release_claims(core);
         for key in core.jobs.awaiting_consent_of_peers() {
-            if let Some(ended) = core.abort_job(key, StopReason::Leaving, leaving()) {
-                self.job_ended(core, ended);
-            }
+            let ended = core.abort_job(key, StopReason::Leaving, leaving());
+            ended.into_iter().for_each(|ended| self.job_ended(core, ended));
         }
     }
 
@@ -351,9 +350,7 @@ impl Incoming {
             }
             _ => ToolError::cancelled(),
         };
-        if let Some(ended) = core.abort_job(key, reason, error) {
-            self.job_ended(core, ended);
-        }
+        core.abort_job(key, reason, error).into_iter().for_each(|ended| self.job_ended(core, ended));
     }
 
     /// Refuses the request of a participant that is not the bound assistant. If it may still become the assistant, the
@@ -548,9 +545,8 @@ impl Incoming {
     /// nothing, so it has no rate limit.
     fn has_room_for(&mut self, core: &mut Core, inbound: &InboundRequest) -> Result<(), String> {
         let InboundRequest { caller, request, form, .. } = inbound;
-        let rate = core.cx.config.caps.requests.calls_per_second;
         let is_counted = form.is_frame() && request.tool_name != ToolName::ECHO && !self.is_draining;
-        if is_counted && !core.peers.admits_request(&core.cx, caller, rate) {
+        if is_counted && !core.peers.may_answer_request(&core.cx, caller) {
             return Err(limit_of_rate(core));
         }
         self.has_room_to_run(core, caller, request.parameters.as_bytes().len())?;
@@ -682,7 +678,7 @@ fn is_prompt(core: &Core, name: &str) -> bool {
 }
 
 /// Names the limit on the calls of a second.
-pub(super) fn limit_of_rate(core: &Core) -> String {
+fn limit_of_rate(core: &Core) -> String {
     format!("the limit is {} calls a second", core.cx.config.caps.requests.calls_per_second)
 }
 

@@ -15,12 +15,13 @@ mod selection;
 use std::time::Duration;
 
 pub(super) use self::selection::Selected;
-use self::{admission::Admission, held::Held};
+use self::{admission::Admission, held::Held, reach::Refusals};
 pub(super) use self::{
     admission::RightsChange,
     handshake::Greeting,
     held::HeldItem,
     presence::SenderStanding,
+    reach::RpcRefusal,
     remote::{Remote, SETTLED, Window},
 };
 use super::{
@@ -70,8 +71,8 @@ pub(super) struct Peers {
     last_rank: u64,
     /// The number of changes that may affect which participants can be called.
     changes: u64,
-    /// Client: the calls of the server in the current second.
-    pub(crate) server_requests: Window,
+    /// Client: the refusals of the server's own calls by RPC.
+    server_refusals: Refusals,
 }
 
 impl Recipients for Peers {
@@ -177,11 +178,7 @@ impl Peers {
         match part {
             // The exchange handles texts.
             Part::Ignored | Part::Whole(_) | Part::Text(..) => {}
-            Part::Taken => {
-                if let Some(remote) = remote {
-                    remote.note_packet(cx.now);
-                }
-            }
+            Part::Taken => remote.into_iter().for_each(|it| it.note_packet(cx.now)),
             Part::Broken => self.correct(cx, delivery, id, Malformed::default()),
             Part::Refused(stream, why) => {
                 let admits = |it: &mut Remote| it.limits.streams.admits(cx.now, REFUSALS_PER_SECOND);

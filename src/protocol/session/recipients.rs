@@ -54,37 +54,19 @@ pub(crate) enum Feature {
 }
 
 impl Feature {
-    /// All features. The local participant lists those that its configuration allows.
-    pub(crate) const ALL: &[Self] = &[
-        Self::Use,
-        Self::Register,
-        Self::Progress,
-        Self::Cancel,
-        Self::Claim,
-        Self::Ack,
-        Self::Prompt,
-        Self::Stream,
-        Self::FastLane,
-        Self::StopReason,
-        Self::View,
-        Self::Deflate,
+    /// All features with their names in a Configuration. The local participant lists those that its configuration allows.
+    pub(crate) const ALL: &[(Self, &str)] = &[
+        (Self::Use, "tool_use"),
+        (Self::Register, "tool_register"),
+        (Self::Progress, "tool_progress"),
+        (Self::Cancel, "tool_cancel"),
+        (Self::Claim, "tool_claim"),
+        (Self::Ack, "tool_ack"),
+        (Self::Prompt, "tool_prompt"),
+        (Self::Stream, "frame_stream"),
+        (Self::FastLane, "fast_lane"),
+        (Self::StopReason, "stop_reason"),
+        (Self::View, "view_update"),
+        (Self::Deflate, "deflate"),
     ];
-
-    /// Returns the feature's name in a Configuration.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Use => "tool_use",
-            Self::Register => "tool_register",
-            Self::Progress => "tool_progress",
-            Self::Cancel => "tool_cancel",
-            Self::Ack => "tool_ack",
-            Self::Stream => "frame_stream",
-            Self::FastLane => "fast_lane",
-            Self::StopReason => "stop_reason",
-            Self::Claim => "tool_claim",
-            Self::Prompt => "tool_prompt",
-            Self::View => "view_update",
-            Self::Deflate => "deflate",
-        }
-    }
 }

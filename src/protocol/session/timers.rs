@@ -59,6 +59,8 @@ pub(super) enum Timer {
     Queue(Identity),
     /// Send the frame of this packet again, whose stream this peer has refused.
     Refused(Identity, u64),
+    /// Client: send this participant, or the server, the refusals of requests by RPC that had to wait.
+    RpcRefusals(Option<Identity>),
     /// Send again what was refused for lack of a permission, which is back.
     Permitted,
     /// Send a due packet to this peer on the fast lane.

@@ -12,9 +12,9 @@ use crate::{
             context::Context,
             core::Core,
             delivery::{Part, RpcText},
-            incoming::{InboundRequest, Incoming, Refusal, limit_of_rate, respond},
+            incoming::{InboundRequest, Incoming, Refusal, respond},
             outgoing::RpcOutcome,
-            peers::{HeldItem, SenderStanding},
+            peers::{HeldItem, RpcRefusal, SenderStanding},
             timers::Timer,
         },
     },
@@ -161,21 +161,16 @@ impl Exchange {
             }
             () => Incoming::why_not_rpc(core, id).map(|refusal| refusal.for_rpc()),
         };
-        let is_counted = refused.is_some() || !call.is_ping();
-        let is_within_rate = !is_counted || core.peers.may_answer_request(&core.cx, id);
         if let Some(error) = refused {
             if Incoming::may_wait_to_be_bound(core, call) {
                 self.note_speech(core, id, false);
             }
             core.cx.complain(id, Counter::Unauthorized);
-            if is_within_rate {
-                // SDKs ignore a response without an acknowledgement.
-                acknowledge(core, call);
-                respond(core, id, &call.key(), error);
-            }
+            send_refusals(core, Some(id), Some((id.clone(), call.key(), error)));
             return false;
         }
-        acknowledge(core, call);
+        let is_within_rate = call.is_ping() || core.peers.may_answer_request(&core.cx, id);
+        acknowledge(core, id, &call.id);
         if core.peers.note_rpc(id) {
             self.incoming.continue_rpc(core, id);
         }
@@ -185,17 +180,10 @@ impl Exchange {
                 core.cx.count(Counter::Refused);
                 Some(error)
             }
-            Ok(()) => {
-                let admitted = match is_within_rate {
-                    _ if self.incoming.knows(id, &call.key()) => Ok(()), // it has arrived before, and may run
-                    true => self.incoming.admits_rpc(core, id, &call.method, call.size),
-                    false => Err(Refusal::busy(&limit_of_rate(core))),
-                };
-                admitted.err().map(|refusal| {
-                    core.cx.count(refusal.counter());
-                    refusal.for_rpc()
-                })
-            }
+            Ok(()) => self.incoming.admits_rpc(core, call, is_within_rate).err().map(|refusal| {
+                core.cx.count(refusal.counter());
+                refusal.for_rpc()
+            }),
         };
         let Some(error) = refused else { return true };
         respond(core, id, &call.key(), error);
@@ -243,14 +231,24 @@ fn placed(core: &mut Core, from: &Peer, item: HeldItem) -> Option<HeldItem> {
 /// Refuses a call of the server itself, which takes only the response.
 fn refuse_server(core: &mut Core, call: &RpcCall) {
     core.cx.complain(None, Counter::Unauthorized);
-    if core.peers.server_requests.admits(core.cx.now, core.cx.config.caps.requests.calls_per_second) {
-        let error = rpc::error(&ErrorCode::PERMISSION_DENIED, "the server itself may not call here", false);
-        respond(core, call.caller.identity(), &call.key(), error);
+    let error = rpc::error(&ErrorCode::PERMISSION_DENIED, "the server itself may not call here", false);
+    send_refusals(core, None, Some((call.caller.identity().clone(), call.key(), error)));
+}
+
+/// Sends the refusals of a participant without rights, or of the server, with one more, as far as their rate allows it. A
+/// request that waits for its refusal is not acknowledged: its caller would then wait for the whole timeout of the call.
+pub(super) fn send_refusals(core: &mut Core, by: Option<&Identity>, mut added: Option<RpcRefusal>) {
+    while let Some((to, call, error)) = core.peers.next_refusal(&mut core.cx, by, added.take()) {
+        if by.is_some() {
+            // SDKs ignore a response without an acknowledgement.
+            acknowledge(core, &to, call.as_str());
+        }
+        respond(core, &to, &call, error);
     }
 }
 
-fn acknowledge(core: &mut Core, call: &RpcCall) {
-    let mut packet = Packet::rpc(call.caller.identity().clone(), RpcMessage::Ack { id: call.id.clone() });
+fn acknowledge(core: &mut Core, to: &Identity, id: &str) {
+    let mut packet = Packet::rpc(to.clone(), RpcMessage::Ack { id: id.to_owned() });
     packet.overtakes = true; // a caller waits 7 s for it, and a large result may be on its way
     core.delivery.send_rpc(&mut core.cx, &core.peers, packet);
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Core, InboundRequest, Incoming, Refusal, find_tool, not_bound};
+use super::{Core, InboundRequest, Incoming, Refusal, find_tool, limit_of_rate, not_bound};
 use crate::{
     protocol::{
         frame::{Message, Meta, ToolUseResult},
@@ -120,16 +120,25 @@ pub(crate) fn respond(core: &mut Core, to: &Identity, id: &CallId, error: RpcErr
 }
 
 impl Incoming {
-    /// Client: checks a request by RPC before its payload is read, which takes no time and no memory before.
-    pub(crate) fn admits_rpc(
-        &self,
-        core: &Core,
-        caller: &Identity,
-        tool: &str,
-        bytes: usize,
-    ) -> Result<(), Refusal> {
-        find_tool(core, tool).map_err(|error| Refusal::new(error.code(), error.message()))?;
-        self.has_room_to_run(core, caller, bytes).map_err(|limit| Refusal::busy(&limit))
+    /// Client: checks a request by RPC before its payload is read, which takes no time and no memory before. `in_rate` states
+    /// that the rate of calls allows it.
+    pub(crate) fn admits_rpc(&self, core: &mut Core, call: &RpcCall, in_rate: bool) -> Result<(), Refusal> {
+        let caller = call.caller.identity();
+        let is_known = self.knows(caller, &call.key());
+        if !is_known {
+            if !in_rate {
+                return Err(Refusal::busy(&limit_of_rate(core)));
+            }
+            find_tool(core, &call.method).map_err(|error| Refusal::new(error.code(), error.message()))?;
+            self.has_room_to_run(core, caller, call.size).map_err(|limit| Refusal::busy(&limit))?;
+        }
+        if core.peers.admits_rpc_bytes(&core.cx, caller, call.size) {
+            return Ok(());
+        }
+        let rate = core.cx.config.caps.requests.rpc_bytes_per_second;
+        let limit = format!("the limit is {rate} bytes a second by RPC");
+        // A request that has arrived before may run.
+        Err(if is_known { Refusal::new(ErrorCode::EXECUTION_ERROR, limit) } else { Refusal::busy(&limit) })
     }
 
     /// Client: returns why this participant may not call now, if it may not. A candidate may be bound by its request as

@@ -399,11 +399,11 @@ impl Peers {
         remote.pair.greeted_at = Some(cx.now);
         let proof = remote.instance().and_then(|it| cx.ids.proof(it.as_str(), cx.local.participant.peer()));
         let meta: Meta = codec::greeting(cx.ids.instance(), proof.as_deref(), is_configured);
-        let features = Feature::ALL.iter().filter(|it| has_feature(cx, **it));
+        let features = Feature::ALL.iter().filter(|it| has_feature(cx, it));
         let configuration = Configuration {
             conversation_id: Some(cx.config.room.clone()),
             client_version: Some(cx.config.version.clone()),
-            features: Some(features.map(|it| it.as_str().to_owned()).collect()),
+            features: Some(features.map(|(_, name)| (*name).to_owned()).collect()),
             ..Configuration::default()
         };
         if let Err(error) =
@@ -415,8 +415,8 @@ impl Peers {
 }
 
 /// Returns whether the local participant lists this feature. A client lists prompts if its configuration answers them.
-fn has_feature(cx: &Context, feature: Feature) -> bool {
-    if cx.config.listed.as_ref().is_some_and(|listed| !listed.iter().any(|it| it == feature.as_str())) {
+fn has_feature(cx: &Context, (feature, name): &(Feature, &str)) -> bool {
+    if cx.config.listed.as_ref().is_some_and(|listed| !listed.iter().any(|it| it == name)) {
         return false;
     }
     match feature {

@@ -439,6 +439,7 @@ impl Peers {
         let contact = Some(remote.pair.contact).filter(|it| it.has_left()).unwrap_or_default();
         remote.pair = Pair { contact: contact.after(Signal::Void), ..Pair::default() };
         remote.begin_grace(cx, id, &sid, was_in_contact);
+        remote.limits.rpc_refusals.waiting.clear();
         self.end_pair(cx, delivery, id, withdraws);
         if was_announced {
             cx.event(Event::Left(Peer::new(id, sid)));

@@ -3,16 +3,19 @@
 
 use std::collections::VecDeque;
 
-use super::{Context, Delivery, Peers, Remote, SenderStanding, remote::OfferState};
+use super::{
+    Context, Delivery, Peers, Remote, SenderStanding, Window,
+    remote::{OfferState, admits_bytes},
+};
 use crate::{
     clock::Instant,
     protocol::{
         rpc,
-        session::{Event, recipients::Feature},
+        session::{Event, recipients::Feature, timers::Timer},
     },
     sorted::SortedSet,
-    tool::{Reach, RegisterError},
-    transport::{Identity, Participant, Peer},
+    tool::{CallId, Reach, RegisterError},
+    transport::{Identity, Participant, Peer, RpcError},
 };
 
 impl Remote {
@@ -78,6 +81,19 @@ pub(super) struct OtherForms {
     ids: VecDeque<Box<str>>,
 }
 
+/// The refusal of a request by RPC: its receiver, the request, and the reason.
+pub(crate) type RpcRefusal = (Identity, CallId, RpcError);
+
+/// The refusals of requests by RPC. As many are sent in a second as a caller with rights may make calls; the next ones wait.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    sent: Window,
+    pub(super) waiting: VecDeque<RpcRefusal>,
+}
+
+/// How long a refusal may wait, in seconds. LiveKit's SDKs wait 7 s for an acknowledgement.
+const REFUSED_WITHIN: usize = 6;
+
 /// The pings whose answers are recognized.
 const PINGS: usize = 3;
 
@@ -86,6 +102,37 @@ impl Peers {
     pub(crate) fn may_call_by_rpc(&self, cx: &Context, id: &Identity) -> bool {
         let may = |it: &Remote| cx.config.rpc_callers.contains(id) || self.is_candidate(cx, id, it);
         self.get(id).is_some_and(|remote| !remote.has_left() && may(remote))
+    }
+
+    /// Client: counts the bytes of a request by RPC, and returns whether they are within its caller's share. The bound
+    /// assistant has no limit.
+    pub(crate) fn admits_rpc_bytes(&mut self, cx: &Context, id: &Identity, bytes: usize) -> bool {
+        let rate = cx.config.caps.requests.rpc_bytes_per_second;
+        let admits = |it: &mut Remote| admits_bytes(&mut it.limits.rpc_bytes, cx.now, bytes, rate);
+        // The rate of calls limits small ones. Longer ones than the largest are refused by name, whatever the share is.
+        let is_counted = (rpc::MAX_PAYLOAD + 1..=rpc::MAX_STREAM).contains(&bytes);
+        !is_counted || self.is_bound(cx, id) || self.remotes.get_mut(id).is_some_and(admits)
+    }
+
+    /// Client: adds a refusal of a call by this participant, or by the server, and returns the next one that may be sent now.
+    /// A timer is set for those that must wait.
+    pub(crate) fn next_refusal(
+        &mut self,
+        cx: &mut Context,
+        by: Option<&Identity>,
+        added: Option<RpcRefusal>,
+    ) -> Option<RpcRefusal> {
+        let Refusals { sent, waiting } = match by {
+            Some(id) => &mut self.remotes.get_mut(id)?.limits.rpc_refusals,
+            None => &mut self.server_refusals,
+        };
+        let rate = cx.config.caps.requests.calls_per_second;
+        waiting.extend(added.filter(|_| waiting.len() < rate as usize * REFUSED_WITHIN));
+        if !waiting.is_empty() && !sent.admits(cx.now, rate) {
+            cx.set_timer(Timer::RpcRefusals(by.cloned()), sent.rest(cx.now));
+            return None;
+        }
+        waiting.pop_front()
     }
 
     /// Client: notes a call by RPC. Returns whether it is the first one in the present join.

@@ -4,12 +4,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{
     contact::{Contact, Signal},
-    reach::OtherForms,
+    reach::{OtherForms, Refusals},
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, later},
     protocol::{
         frame::{Configuration, Kind},
+        rpc::MAX_STREAM,
         session::{ids::Instance, recipients::Feature},
     },
     tool::{Tool, ToolName},
@@ -159,6 +160,10 @@ pub(super) enum OfferState {
 pub(super) struct RateLimits {
     /// The requests and registrations of the current second.
     pub(super) requests: Window,
+    /// When the bytes of its requests by RPC so far are within their rate.
+    pub(super) rpc_bytes: Option<Instant>,
+    /// The refusals of its requests by RPC.
+    pub(super) rpc_refusals: Refusals,
     /// The refusals of streams sent in the current second.
     pub(super) streams: Window,
     /// When it was last sent a refusal of its registration because it has no rights.
@@ -561,9 +566,9 @@ pub(super) struct Features(u16);
 
 impl Features {
     pub(super) fn of(configuration: &Configuration) -> Self {
-        let listed =
-            |feature: &&Feature| configuration.features.iter().flatten().any(|name| name == feature.as_str());
-        Self(Feature::ALL.iter().filter(listed).fold(0, |all, feature| all | *feature as u16))
+        let is_listed = |name: &str| configuration.features.iter().flatten().any(|it| it == name);
+        let listed = Feature::ALL.iter().filter(|(_, name)| is_listed(name));
+        Self(listed.fold(0, |all, (feature, _)| all | *feature as u16))
     }
 
     fn has(self, feature: Feature) -> bool {
@@ -582,6 +587,11 @@ impl Window {
     /// How long occurrences are counted together.
     pub(crate) const LENGTH: Duration = Duration::from_secs(1);
 
+    /// Returns the time until the second is over.
+    pub(super) fn rest(&self, now: Instant) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| later(began, Self::LENGTH).saturating_duration_since(now))
+    }
+
     /// Counts one more occurrence and returns whether it is within the limit.
     pub(crate) fn admits(&mut self, now: Instant, limit: u32) -> bool {
         // Seconds with a fixed start: around an end, up to twice the limit passes. In return there is nothing
@@ -593,6 +603,18 @@ impl Window {
         self.count = self.count.saturating_add(1);
         self.count <= limit
     }
+}
+
+/// Counts the bytes of a request and returns true if they are within this rate, with the largest request at once. `until` is
+/// when all that was counted is within the rate.
+pub(super) fn admits_bytes(until: &mut Option<Instant>, now: Instant, bytes: usize, rate: usize) -> bool {
+    let time_of = |bytes| Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+    let ends = later(until.map_or(now, |until| until.max(now)), time_of(bytes));
+    let is_admitted = ends <= later(now, time_of(MAX_STREAM));
+    if is_admitted {
+        *until = Some(ends);
+    }
+    is_admitted
 }
 
 #[cfg(test)]
