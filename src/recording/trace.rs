@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{Calls, Moment, RecordedCall};
-use crate::transport::Identity;
+use crate::{escape, transport::Identity};
 
 /// Writes calls as a trace: one process for each owner (or caller, if a call has no owner) and one asynchronous slice
 /// for each call, so that calls may overlap. Times count from `begun`; a call without an end extends to `end`.
@@ -28,9 +28,9 @@ pub fn write_trace(calls: &Calls, begun: Moment, end: Moment, out: &mut impl Wri
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
     let mut comma = "\n";
     let mut put = |event: &Value| {
-        let written = write!(out, "{comma}{event}");
+        out.write_all(comma.as_bytes())?;
         comma = ",\n";
-        written
+        escape::write_json(out, event)
     };
     for (number, name) in &names {
         put(&json!({"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}}))?;

@@ -52,19 +52,22 @@ impl Drop for Folder {
     }
 }
 
+/// An identity with control, bidi and invisible characters.
+const TV: &str = "tv\u{1b}[31m\u{202e}\u{9b}2J\u{7f}\u{200b}\u{feff}\u{2028}";
+
 /// An assistant calls a phone and a lamp: one call succeeds, one fails, one is stopped.
 fn session() -> Vec<Entry> {
     let lamp = request(-3, "c", "client").replace("lamp", "picture");
     vec![
         here(1_000, "assistant"),
         joined(1_001, "phone", Some("client")),
-        joined(1_002, "tv\u{1b}[31m\u{202e}", Some("client")),
+        joined(1_002, TV, Some("client")),
         sent(1_010, "assistant", &["phone"], &request(-1, "a", "client")),
         heard(1_050, "phone", &ok(1, "a")),
         sent(2_000, "assistant", &["phone"], &request(-2, "b", "client")),
         heard(2_500, "phone", &failed(2, "b", "execution_error")),
-        sent(3_000, "assistant", &["tv\u{1b}[31m\u{202e}"], &lamp),
-        sent(4_000, "assistant", &["tv\u{1b}[31m\u{202e}"], &stop(-4, "c")),
+        sent(3_000, "assistant", &[TV], &lamp),
+        sent(4_000, "assistant", &[TV], &stop(-4, "c")),
         closed(5_000),
     ]
 }
@@ -123,19 +126,29 @@ fn calls_prints_one_row_per_call() {
 fn sec_c3_recording_cannot_control_the_terminal_whatever_the_verb() {
     let folder = Folder::new();
     let file = folder.recording(session());
-    let verbs: [&[&str]; 7] = [
+    let verbs: [&[&str]; 14] = [
         &["info"],
+        &["info", "--json"],
         &["calls"],
+        &["calls", "--json"],
         &["cat"],
         &["cat", "--clock"],
         &["cat", "--format", "ndjson"],
         &["check"],
-        &["info", "--json"],
+        &["check", "--json"],
+        &["export", "--to", "jsonl"],
+        &["export", "--to", "trace"],
+        &["report", "-o", "-"],
+        &["replay"],
+        &["replay", "--json"],
     ];
     for verb in verbs {
         let output = run(&[verb, &[file.as_str()]].concat());
-        let printed = text(&output.stdout);
-        let is_bad = |it: char| (it.is_control() && it != '\n') || ('\u{202a}'..='\u{202e}').contains(&it);
+        let printed = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        let is_bad = |it: char| {
+            let is_unseen = matches!(it, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+            it.is_control() && it != '\n' || is_unseen
+        };
         assert!(!printed.is_empty() && !printed.contains(is_bad), "{verb:?}: {printed:?}");
     }
 }
