@@ -7,6 +7,7 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{Args, builder::NonEmptyStringValueParser};
@@ -15,6 +16,7 @@ use livekit_token::Claims;
 use crate::cli::{
     room::token_role::check_role,
     terminal::{
+        clock,
         failure::{Failure, hint},
         interrupt::unless_interrupted,
     },
@@ -76,6 +78,10 @@ pub(in crate::cli) struct RoomArguments {
     #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new())]
     identity: Option<String>,
 
+    /// How long to try again after the connection was lost, such as 1h; 0s ends at once [default: for ever]
+    #[arg(long, value_parser = clock::rejoin_limit, value_name = "TIME", help_heading = "Server")]
+    rejoin_limit: Option<Duration>,
+
     #[command(flatten)]
     server: Server,
 }
@@ -88,13 +94,21 @@ impl RoomArguments {
 
     /// Returns what is needed to join in this role. `label` becomes part of a generated identity.
     pub(in crate::cli) fn target(&self, label: &str, role: Role) -> Result<JoinTarget, Failure> {
-        self.server.target(self.room.as_deref(), self.identity.as_deref(), label, role)
+        let target = self.server.target(self.room.as_deref(), self.identity.as_deref(), label, role);
+        Ok(self.limited(target?))
+    }
+
+    fn limited(&self, target: JoinTarget) -> JoinTarget {
+        match self.rejoin_limit {
+            Some(limit) => JoinTarget { options: target.options.rejoin_limit(limit), ..target },
+            None => target,
+        }
     }
 
     /// Returns what is needed to join as an observer. Other participants never see a hidden observer.
     pub(in crate::cli) fn observer_target(&self, label: &str, hidden: bool) -> Result<JoinTarget, Failure> {
         let (room, identity) = (self.room.as_deref(), self.identity.as_deref());
-        self.server.target_with(room, identity, label, Role::Observer, hidden)
+        Ok(self.limited(self.server.target_with(room, identity, label, Role::Observer, hidden)?))
     }
 }
 

@@ -44,14 +44,19 @@ pub(in crate::cli) fn span(text: &str) -> Result<Duration, String> {
     if span > LONGEST { Err("it must be at most 10m".to_owned()) } else { Ok(span) }
 }
 
-/// The maximum value of `record --for`: 30 days, in seconds.
-const LONGEST_RECORDING: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The maximum value of `record --for` and of `--rejoin-limit`: 30 days, in seconds.
+const THIRTY_DAYS: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Parses the time after which nobody tries to rejoin any more. It may be zero.
+pub(in crate::cli) fn rejoin_limit(text: &str) -> Result<Duration, String> {
+    let limit = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if limit > THIRTY_DAYS { Err("it must be at most 30d".to_owned()) } else { Ok(limit) }
+}
 
 /// Parses the length of a recording.
 pub(in crate::cli) fn length(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+    match rejoin_limit(text)? {
         Duration::ZERO => Err("it must be more than 0".to_owned()),
-        length if length > LONGEST_RECORDING => Err("it must be at most 30d".to_owned()),
         length => Ok(length),
     }
 }
@@ -76,7 +81,9 @@ mod tests {
         assert_eq!(span("0"), Ok(Duration::ZERO));
         assert_eq!(limit("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(limit("10m"), Ok(LONGEST));
-        assert_eq!(length("30d"), Ok(LONGEST_RECORDING));
+        assert_eq!(length("30d"), Ok(THIRTY_DAYS));
+        assert_eq!((rejoin_limit("0s"), rejoin_limit("30d")), (Ok(Duration::ZERO), Ok(THIRTY_DAYS)));
+        assert!(rejoin_limit("31d").is_err() && rejoin_limit("-1s").is_err());
         assert_eq!(validity("1day"), Ok(Token::MAX_TTL));
         assert_eq!(validity("25h"), Err("it must be at most 1day".to_owned()));
         assert!(validity("0s").is_err());
