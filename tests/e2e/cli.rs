@@ -40,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         sec_c3_nothing_controls_the_terminal,
         call_after_a_lost_goodbye_waits_until_the_client_is_free,
         machine_suspended_for_4_s_continues,
+        client_with_a_limit_gives_up_a_lost_connection,
     ]
 }
 
@@ -473,5 +474,16 @@ async fn call_after_a_lost_goodbye_waits_until_the_client_is_free() -> anyhow::R
     let ok = call(&server, room, &["where_is"]).await?;
     ensure!(value_of(&ok)? == json!({"room": "kitchen"}), "{ok:?}");
     drop(phone);
+    Ok(())
+}
+
+async fn client_with_a_limit_gives_up_a_lost_connection() -> anyhow::Result<()> {
+    let server = Server::start("")?;
+    let arguments = ["client", "--room", "cli-limit", "--identity", "phone", "--rejoin-limit", "0s"];
+    let mut phone = Program::toolbridge(&server, &arguments).start()?;
+    phone.line("joined as phone").await?;
+    server.kill();
+    let output = phone.finish().await?;
+    ensure!(output.code == Some(1) && output.stderr.contains("connection lost: "), "{output:?}");
     Ok(())
 }
