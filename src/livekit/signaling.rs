@@ -598,7 +598,10 @@ mod tests {
             };
             let leaving = signal.leave_within(Duration::from_secs(20), may_resume);
             match may_resume {
-                true => assert!(tokio::join!(serving, leaving).0),
+                true => {
+                    let serving = time::timeout(Duration::from_secs(20), serving);
+                    assert!(tokio::join!(serving, leaving).0.unwrap());
+                }
                 false => tokio::select! {
                     biased;
                     () = leaving => {}
