@@ -153,6 +153,8 @@ pub(super) async fn answer(
         403 => "Forbidden",
         404 => "Not Found",
         409 => "Conflict",
+        412 => "Precondition Failed",
+        501 => "Not Implemented",
         503 => "Service Unavailable",
         _ => "Internal Server Error",
     };

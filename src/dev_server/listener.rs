@@ -14,11 +14,11 @@ use tokio::{
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{
-    agents, clock,
+    clock,
     event_loop::{ServerInput, SignalSession, WorkerSession},
     grant,
     http::{self, Request},
-    room::{MAX_NAME, Refusal, check_size},
+    room::{MAX_NAME, Refusal, check_config, check_size},
     signal,
     twirp::{self, Service, ServiceCall},
     worker,
@@ -290,7 +290,7 @@ fn check(claims: Option<Claims>) -> Result<Claims, Refusal> {
         }
     }
     if let Some(config) = &claims.room_config {
-        agents::check(&config.agents).map_err(|why| Refusal(400, why))?;
+        check_config(config).map_err(|why| Refusal(400, why))?;
     }
     Ok(claims)
 }

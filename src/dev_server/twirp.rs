@@ -8,8 +8,9 @@ use std::time::Instant;
 use livekit_protocol::{
     CreateAgentDispatchRequest, CreateRoomRequest, DeleteAgentDispatchRequest, DeleteRoomRequest,
     DeleteRoomResponse, ListAgentDispatchRequest, ListAgentDispatchResponse, ListParticipantsRequest,
-    ListParticipantsResponse, ListRoomsRequest, ListRoomsResponse, RemoveParticipantResponse,
-    RoomParticipantIdentity, SendDataRequest, SendDataResponse, UpdateParticipantRequest,
+    ListParticipantsResponse, ListRoomsRequest, ListRoomsResponse, MuteRoomTrackRequest,
+    MuteRoomTrackResponse, RemoveParticipantResponse, RoomParticipantIdentity, SendDataRequest,
+    SendDataResponse, UpdateParticipantRequest, UpdateRoomMetadataRequest,
 };
 use livekit_token::VideoGrants;
 use prost::Message;
@@ -109,6 +110,15 @@ impl ServiceCall {
                 self.check_admin(&request.room)?;
                 Ok(rooms.update_participant(&request)?)
             }),
+            "UpdateRoomMetadata" => self.answer(|request: UpdateRoomMetadataRequest| {
+                self.check_admin(&request.room)?;
+                Ok(rooms.update_room_metadata(&request.room, request.metadata)?)
+            }),
+            "MutePublishedTrack" => self.answer(|request: MuteRoomTrackRequest| {
+                self.check_admin(&request.room)?;
+                rooms.mute_track(&request)?;
+                Ok(MuteRoomTrackResponse { track: None })
+            }),
             "SendData" => self.answer(|request: SendDataRequest| {
                 self.check_admin(&request.room)?;
                 rooms.send_data(request)?;
@@ -178,6 +188,8 @@ impl From<ServiceError> for Error {
             ServiceError::NotFound(what) => Self(404, "not_found", what.into()),
             ServiceError::Invalid(what) => Self(400, "invalid_argument", what.into()),
             ServiceError::Exists(what) => Self(409, "already_exists", what.into()),
+            ServiceError::Precondition(what) => Self(412, "failed_precondition", what.into()),
+            ServiceError::Unsupported(what) => Self(501, "unimplemented", what.into()),
         }
     }
 }
@@ -248,7 +260,7 @@ mod tests {
     fn unknown_target_and_malformed_request_are_errors() {
         let missing = br#"{"room": "kitchen", "identity": "nobody"}"#;
         assert_eq!(call(admin(), "RemoveParticipant", true, missing.to_vec()).status, 404);
-        assert_eq!(call(admin(), "MutePublishedTrack", true, missing.to_vec()).status, 404);
+        assert_eq!(call(admin(), "UpdateSubscriptions", true, missing.to_vec()).status, 404);
         assert_eq!(call(admin(), "ListRooms", true, b"{".to_vec()).status, 400);
         assert_eq!(call(admin(), "ListRooms", false, vec![0xff]).status, 400);
     }
