@@ -15,6 +15,7 @@ mod agents;
 mod data;
 mod disconnects;
 mod faults;
+mod pages;
 mod service;
 
 /// The time limit of every wait.

@@ -61,6 +61,14 @@ pub(super) fn target(path: &str) -> Option<(Service, &str)> {
     Some((service, method))
 }
 
+impl ServiceResponse {
+    /// Returns an error in Twirp's form.
+    pub(super) fn error(status: u16, code: &str, msg: &str) -> Self {
+        let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
+        Self { status, kind: "application/json", body }
+    }
+}
+
 impl ServiceCall {
     /// Performs the request. `new` is the sid and the time of a room that it creates.
     pub(super) fn perform(self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> ServiceResponse {
@@ -71,10 +79,7 @@ impl ServiceCall {
         };
         match done {
             Ok(body) => ServiceResponse { status: 200, kind, body },
-            Err(Error(status, code, msg)) => {
-                let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
-                ServiceResponse { status, kind: "application/json", body }
-            }
+            Err(Error(status, code, msg)) => ServiceResponse::error(status, code, &msg),
         }
     }
 
