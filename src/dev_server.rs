@@ -38,8 +38,8 @@
 //! ```
 
 // `room` and `agents` hold the state without I/O; `event_loop` is the task around it; `listener`, `http` and `twirp` accept
-// requests that `access` allows; `signal` and `worker` carry the messages of a `web_socket`; `peer` is the peer connection of one participant, and
-// `sdp` its offers; `closed_port` looks for participants whose process has ended.
+// requests that `access` allows; `signal` and `worker` carry the messages of a `web_socket`; `peer` is the peer connection of
+// one participant, and `sdp` its offers; `closed_port` looks for participants whose process has ended.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 

@@ -10,7 +10,8 @@ use std::{
 
 use livekit_protocol::{
     self as proto, DisconnectReason, JoinRequest, JoinResponse, LeaveRequest, ParticipantInfo,
-    ParticipantUpdate, ServerInfo, leave_request::Action, participant_info::State, signal_response::Message,
+    ParticipantUpdate, RoomAgentDispatch, ServerInfo, leave_request::Action, participant_info::State,
+    signal_response::Message,
 };
 use livekit_token::Claims;
 
@@ -240,6 +241,8 @@ impl Rooms {
         room.update_closing(now);
         if is_new {
             self.agents.open((now, unix_ms), &room.info, &config.agents);
+        } else {
+            self.warn_of_agents(&name, &config.agents);
         }
         self.agents.handle_joined(&name, &identity);
         if let Some(differences) = differences {
@@ -371,6 +374,23 @@ impl Rooms {
                 "{warning}. Do not issue tokens with different rights for one identity: LiveKit's server gives a connection \
                  that resumes the rights of the participant that has the identity"
             )));
+        }
+    }
+
+    /// Warns of agents of a token that opens no room: they get no job, as with livekit-server.
+    fn warn_of_agents(&mut self, name: &str, agents: &[RoomAgentDispatch]) {
+        let dispatched = if agents.is_empty() { Vec::new() } else { self.agents.list(name, "") };
+        let is_missing = |it: &&str| dispatched.iter().all(|dispatch| dispatch.agent_name != **it);
+        let missing: Vec<_> = agents.iter().map(|it| &*it.agent_name).filter(is_missing).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let warning = format!(
+            "the room {name:?} was open, so these agents of a token (`roomConfig.agents`) get no job in it: {missing:?}. \
+             Name them in the token that opens the room or in CreateRoom, or call CreateDispatch"
+        );
+        if self.rooms.get_mut(name).is_some_and(|room| room.holders.may_warn(&warning)) {
+            self.outputs.push_back(Output::Warn(warning));
         }
     }
 

@@ -540,6 +540,30 @@ fn settings_of_a_room_limit_its_participants_and_its_lifetime() {
 }
 
 #[test]
+fn agents_of_a_token_for_an_open_room_get_no_job_and_are_warned_of() {
+    let mut world = World::new();
+    let with = |identity: &str, agents: &[&str]| {
+        let agent = |name: &&str| RoomAgentDispatch { agent_name: (*name).into(), ..Default::default() };
+        let config =
+            proto::RoomConfiguration { agents: agents.iter().map(agent).collect(), ..Default::default() };
+        Claims { room_config: Some(config), ..claims(identity) }
+    };
+    world.join_as(with("one", &["cook"]));
+    assert!(world.warnings().is_empty());
+    world.join_as(with("two", &["cook"]));
+    world.join_as(with("three", &[]));
+    assert!(world.warnings().is_empty(), "the room has this agent");
+    world.join_as(with("four", &["cook", "waiter"]));
+    let warnings = world.warnings();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("[\"waiter\"]") && warning.contains("CreateDispatch"), "{warning}");
+    world.join_as(with("five", &["waiter"]));
+    assert!(world.warnings().is_empty(), "once");
+    let dispatched = world.rooms.agents.list("kitchen", "");
+    assert_eq!(dispatched.iter().map(|it| &*it.agent_name).collect::<Vec<_>>(), ["cook"]);
+}
+
+#[test]
 fn changed_room_metadata_is_sent_to_all_participants() {
     let mut world = World::new();
     let mut hidden = claims("hidden");
