@@ -7,9 +7,8 @@
 //! Workers of livekit-agents can wait for jobs there, as with livekit-server: a room that opens gets the agent of a worker
 //! without a name, or those that its token, `CreateRoom` or `CreateDispatch` name.
 //!
-//! As far as a toolbridge participant can observe, it behaves like livekit-server, with four differences. It
-//! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. A participant whose
-//! process ends leaves within a second, since the system has closed its sockets; livekit-server takes about 22 s. If 32 MiB are
+//! As far as a toolbridge participant can observe, it behaves like livekit-server, with three differences. It
+//! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
 //! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets. It warns of tokens
 //! with different rights for one identity, and asks a connection that resumes with such a token to rejoin, where
 //! livekit-server gives it the rights of the participant that it resumes. Workers see one more: a worker that registers also
@@ -39,7 +38,7 @@
 
 // `room` and `agents` hold the state without I/O; `event_loop` is the task around it; `listener`, `http` and `twirp` accept
 // requests that `access` allows; `signal` and `worker` carry the messages of a `web_socket`; `peer` is the peer connection of
-// one participant, and `sdp` its offers; `closed_port` looks for participants whose process has ended.
+// one participant, and `sdp` its offers.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
@@ -59,7 +58,6 @@ use tokio_util::sync::CancellationToken;
 mod access;
 mod agents;
 mod clock;
-mod closed_port;
 mod event_loop;
 mod faults;
 mod grant;

@@ -18,7 +18,6 @@ use str0m::net::{Protocol, Transmit};
 use tokio::{
     net::UdpSocket,
     sync::{mpsc, oneshot},
-    task::JoinSet,
     time,
 };
 use tokio_tungstenite::tungstenite::{
@@ -29,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     agents::{AgentOutput, WorkerKey},
-    clock, closed_port, grant,
+    clock, grant,
     ice_tcp::{IceTcp, TcpEvent},
     peer::{Peer, PeerEvent},
     room::{ConnectionId, JoinAttempt, Key, Output, Refusal, Rooms},
@@ -54,8 +53,6 @@ const MAX_QUEUED: usize = 256 * 1024 * 1024;
 const FEW_QUEUED: usize = 1024 * 1024;
 /// The length of the text that makes the ids of agents' jobs unique.
 const RUN_ID: usize = 8;
-/// The maximum number of participants whose process is searched at the same time. Others leave after their timeouts.
-const MAX_SEARCHES: usize = 32;
 /// The maximum number of warnings of refused requests.
 const MAX_WARNINGS: usize = 64;
 /// The sleep time when no timer is set.
@@ -121,8 +118,6 @@ pub(super) struct Server {
     warn: Warn,
     /// The warnings of refused requests so far; each is given once.
     warned: HashSet<String>,
-    /// The searches for participants whose process has ended; each returns one if its socket is closed, and its address.
-    searches: JoinSet<Option<(Key, SocketAddr)>>,
     /// The last id assigned to a participant or connection.
     last: u64,
 }
@@ -145,7 +140,6 @@ impl Server {
             inputs,
             warn,
             warned: HashSet::new(),
-            searches: JoinSet::new(),
             last: 0,
         }
     }
@@ -158,11 +152,6 @@ impl Server {
             let hears = !self.rooms.faults.frozen;
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(found) = self.searches.join_next(), if !self.searches.is_empty() => {
-                    if let Ok(Some((key, from))) = found {
-                        self.handle_closed_port(key, from);
-                    }
-                }
                 input = self.inputs.recv() => {
                     let Some(input) = input else { break };
                     self.take(input);
@@ -236,11 +225,7 @@ impl Server {
             },
             ServerInput::SignalClosed(connection) => {
                 self.signals.remove(&connection);
-                let owner = self.rooms.owner(connection);
                 self.rooms.handle_signal_closed(now, connection);
-                if let Some(key) = owner {
-                    self.search(key);
-                }
             }
             ServerInput::Worker(reply) => {
                 let key = self.number();
@@ -290,32 +275,8 @@ impl Server {
         match event {
             TcpEvent::Datagram(from, datagram) => self.receive(Protocol::Tcp, from, &datagram),
             TcpEvent::Closed(from) => {
-                if let Some(key) = self.routes.remove(&(Protocol::Tcp, from)) {
-                    self.search(key);
-                }
+                self.routes.remove(&(Protocol::Tcp, from));
             }
-        }
-    }
-
-    /// Finds out whether the process of a participant without signaling has ended: then its socket for packets is closed, too.
-    /// A participant that uses TCP alone may have lost both connections, and leaves after its timeouts.
-    fn search(&mut self, key: Key) {
-        let from = self.peers.get(&key).and_then(Peer::heard);
-        if let Some(from) = from.filter(|_| self.rooms.is_without_signaling(key))
-            && self.searches.len() < MAX_SEARCHES
-        {
-            self.searches.spawn(async move { closed_port::is_closed(from).await.then_some((key, from)) });
-        }
-    }
-
-    /// The socket of a participant is closed. It leaves unless it has another one by now.
-    fn handle_closed_port(&mut self, key: Key, from: SocketAddr) {
-        let is_last = self.peers.get(&key).and_then(Peer::heard) == Some(from);
-        let is_on_tcp = self.routes.iter().any(|((protocol, from), owner)| {
-            *owner == key && *protocol != Protocol::Udp && self.sockets.tcp.is_open(*from)
-        });
-        if is_last && !is_on_tcp {
-            self.rooms.handle_sockets_closed(Instant::now(), key);
         }
     }
 

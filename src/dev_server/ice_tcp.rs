@@ -117,11 +117,6 @@ impl IceTcp {
         }
     }
 
-    /// Returns whether a client's connection is open.
-    pub(super) fn is_open(&self, from: SocketAddr) -> bool {
-        self.writers.contains_key(&from)
-    }
-
     fn carry(&mut self, stream: TcpStream, from: SocketAddr) {
         let (writer, queue) = mpsc::channel(WRITE_QUEUE);
         self.writers.insert(from, writer);

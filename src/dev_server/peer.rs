@@ -230,11 +230,6 @@ impl Peer {
         }
     }
 
-    /// Returns the source address of the client's last datagram over UDP.
-    pub(super) fn heard(&self) -> Option<SocketAddr> {
-        self.heard
-    }
-
     /// Returns the number of bytes queued for the client.
     pub(super) fn queued(&self) -> usize {
         self.queued

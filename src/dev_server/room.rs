@@ -42,7 +42,7 @@ use settings::Settings;
 
 /// The maximum number of rooms.
 const MAX_ROOMS: usize = 256;
-/// The maximum number of participants in all rooms. Those whose path is lost count for another 20 s.
+/// The maximum number of participants in all rooms. Killed participants count for another 20 s.
 const MAX_PARTICIPANTS: usize = 256;
 /// The maximum length of a room name or identity, in bytes, as in livekit-server.
 pub(super) const MAX_NAME: usize = 256;
@@ -307,29 +307,12 @@ impl Rooms {
         }
     }
 
-    /// Returns the participant of a signaling connection.
-    pub(super) fn owner(&self, connection: ConnectionId) -> Option<Key> {
-        self.connections.get(&connection).copied()
-    }
-
-    /// Returns whether a participant is in its room without a signaling connection.
-    pub(super) fn is_without_signaling(&self, key: Key) -> bool {
-        self.participant(key).is_some_and(|it| it.connection.is_none())
-    }
-
-    /// The sockets of a participant are closed. Without signaling it cannot come back, since its process has ended.
-    pub(super) fn handle_sockets_closed(&mut self, now: Instant, key: Key) {
-        if self.is_without_signaling(key) {
-            self.remove(now, key, DisconnectReason::ConnectionTimeout, None);
-        }
-    }
-
+    /// Closes an empty room early to make space for another one. Returns whether there was one.
     /// Returns whether this room exists or one more can begin, for which an empty one may be closed.
     fn has_place_for(&mut self, name: &str) -> bool {
         self.rooms.len() < MAX_ROOMS || self.rooms.contains_key(name) || self.delete_empty_room()
     }
 
-    /// Closes an empty room early to make space for another one. Returns whether there was one.
     fn delete_empty_room(&mut self) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());

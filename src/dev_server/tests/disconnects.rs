@@ -32,38 +32,6 @@ async fn close_and_drop_are_announced() {
     assert_eq!(present, 1);
 }
 
-/// Joins a participant, and closes its sockets as the system does when it ends a process: without a message.
-async fn join_and_end(server: &DevServer, identity: &str) {
-    let (url, token) = (server.url(), server.key.client("kitchen", identity).sign().unwrap());
-    let (joined, wait) = tokio::sync::oneshot::channel();
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let process = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let room = ConnectOptions::new().join(&url, &token).await.unwrap();
-            joined.send(()).unwrap();
-            ended.await.unwrap();
-            // Without its runtime it can send no message.
-            std::mem::forget(room);
-        });
-    });
-    wait.await.unwrap();
-    end.send(()).unwrap();
-    process.join().unwrap();
-}
-
-#[tokio::test]
-async fn participant_whose_sockets_are_closed_leaves_within_seconds() {
-    /// Without a look at the sockets it is 20 s until ICE has lost the path, and 5 s more.
-    const SOON: Duration = Duration::from_secs(8);
-    let server = server().await;
-    let mut three = server.join("three").await;
-    join_and_end(&server, "one").await;
-    timeout(SOON, left(&mut three, "one")).await.expect("it is in the room still");
-    let present = server.look(|rooms| rooms.list_participants("kitchen").len()).await;
-    assert_eq!(present, 1);
-}
-
 #[tokio::test]
 async fn close_reason_matches_the_cause() {
     let server = server().await;
