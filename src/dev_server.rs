@@ -37,8 +37,8 @@
 //! ```
 
 // `room` and `agents` hold the state without I/O; `event_loop` is the task around it; `listener`, `http` and `twirp` accept
-// requests; `signal` and `worker` carry the messages of a `web_socket`; `peer` is the peer connection of one participant, and
-// `sdp` its offers.
+// requests that `access` allows; `signal` and `worker` carry the messages of a `web_socket`; `peer` is the peer connection of
+// one participant, and `sdp` its offers.
 
 #![expect(clippy::disallowed_methods, reason = "the server has its own clock and ends its tasks itself")]
 
@@ -55,6 +55,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+mod access;
 mod agents;
 mod clock;
 mod event_loop;
@@ -74,6 +75,7 @@ mod twirp;
 mod web_socket;
 mod worker;
 
+use access::Access;
 use event_loop::{Server, Sockets, Warn};
 use ice_tcp::IceTcp;
 use listener::Listener;
@@ -118,21 +120,26 @@ impl StartError {
     }
 }
 
+/// Why an origin cannot be allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidOrigin(&'static str);
+
 /// Sets up a [`DevServer`].
 #[derive(Default)]
 #[must_use]
 pub struct DevServerBuilder {
     port: u16,
     key: Option<AccessKey>,
-    hosts: Vec<String>,
+    access: Access,
     warn: Option<Warn>,
 }
 
 impl fmt::Debug for DevServerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { port, key, hosts, warn: _ } = self;
+        let Self { port, key, access, warn: _ } = self;
         let mut it = f.debug_struct("DevServerBuilder");
-        it.field("port", port).field("key", key).field("hosts", hosts).finish_non_exhaustive()
+        it.field("port", port).field("key", key).field("access", access).finish_non_exhaustive()
     }
 }
 
@@ -151,10 +158,24 @@ impl DevServerBuilder {
     }
 
     /// Accepts requests that are addressed to this host name or address, in addition to those of this machine. Other
-    /// requests are refused, so that no web page can reach the server by a name that leads to this machine.
+    /// requests are refused, so that no web page can reach the server by a name that leads to this machine. Web pages of this
+    /// host, with any port, may use the server as well.
     pub fn allow_host(mut self, host: impl Into<String>) -> Self {
-        self.hosts.push(host.into());
+        self.access.hosts.push(host.into());
         self
+    }
+
+    /// Accepts requests of web pages and apps with this origin, in addition to pages of this machine: `https://app.example`,
+    /// `file://`, `chrome-extension://ID`. `SCHEME://*` accepts all of an app's scheme, such as `vscode-webview://*`. `null` is
+    /// the origin of `file:` pages, and of frames that any web page can make.
+    ///
+    /// # Errors
+    /// It is no origin, or it would accept all web pages, as `*` and `https://*` would.
+    pub fn allow_origin(mut self, origin: impl Into<String>) -> Result<Self, InvalidOrigin> {
+        let origin = origin.into();
+        access::check_origin(&origin).map_err(InvalidOrigin)?;
+        self.access.origins.push(origin);
+        Ok(self)
     }
 
     /// Sets what gets the warnings for developers, for example of two tokens with different rights for one identity. It must
@@ -172,7 +193,7 @@ impl DevServerBuilder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn start(self) -> Result<DevServer, StartError> {
-        let Self { port, key, hosts, warn } = self;
+        let Self { port, key, access, warn } = self;
         let key = key.unwrap_or_else(|| AccessKey::new(API_KEY, nanoid::nanoid!(SECRET)));
         let ports = match port {
             0 => [0; 3],
@@ -195,7 +216,7 @@ impl DevServerBuilder {
         let sockets = Sockets { udp, tcp: IceTcp::new(tcp), addresses };
         let warn = warn.unwrap_or_else(|| Box::new(|text| tracing::warn!("{text}")));
         let server = Server::new(key.clone(), sockets, queue, warn);
-        let accepting = Listener { listener, key: key.clone(), names: hosts, inputs: inputs.clone() };
+        let accepting = Listener { listener, key: key.clone(), access, inputs: inputs.clone() };
         let task = tokio::spawn(accepting.run(server.run(stop.clone())));
         Ok(DevServer {
             address,

@@ -291,6 +291,13 @@ impl Agents {
         Some(info)
     }
 
+    /// The metadata of a room changed. Jobs that are not assigned yet get it.
+    pub(super) fn handle_room_updated(&mut self, room: &proto::Room) {
+        for dispatch in self.rooms.get_mut(&room.name).into_iter().flatten() {
+            dispatch.room.clone_from(room);
+        }
+    }
+
     /// A room closed. Its jobs end.
     pub(super) fn close(&mut self, room: &str) {
         for dispatch in self.rooms.remove(room).unwrap_or_default() {

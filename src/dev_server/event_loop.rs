@@ -2,7 +2,7 @@
 //! them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -53,6 +53,8 @@ const MAX_QUEUED: usize = 256 * 1024 * 1024;
 const FEW_QUEUED: usize = 1024 * 1024;
 /// The length of the text that makes the ids of agents' jobs unique.
 const RUN_ID: usize = 8;
+/// The maximum number of warnings of refused requests.
+const MAX_WARNINGS: usize = 64;
 /// The sleep time when no timer is set.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -72,6 +74,8 @@ pub(super) enum ServerInput {
     WorkerClosed(WorkerKey),
     /// A request to a service of the API.
     ServiceCall(ServiceCall, oneshot::Sender<ServiceResponse>),
+    /// The developer should know of a refused request.
+    Warn(String),
     /// A test inspects or changes the rooms.
     #[cfg(test)]
     Inspect(Box<dyn FnOnce(&mut Rooms) + Send>),
@@ -112,6 +116,8 @@ pub(super) struct Server {
     routes: HashMap<(Protocol, SocketAddr), Key>,
     inputs: mpsc::Receiver<ServerInput>,
     warn: Warn,
+    /// The warnings of refused requests so far; each is given once.
+    warned: HashSet<String>,
     /// The last id assigned to a participant or connection.
     last: u64,
 }
@@ -133,6 +139,7 @@ impl Server {
             routes: HashMap::new(),
             inputs,
             warn,
+            warned: HashSet::new(),
             last: 0,
         }
     }
@@ -238,6 +245,11 @@ impl Server {
             ServerInput::ServiceCall(call, reply) => {
                 // The requester may be gone.
                 let _ = reply.send(call.perform(now, &mut self.rooms, (room_sid(), clock::unix_ms())));
+            }
+            ServerInput::Warn(text) => {
+                if self.warned.len() < MAX_WARNINGS && self.warned.insert(text.clone()) {
+                    (self.warn)(&text);
+                }
             }
             #[cfg(test)]
             ServerInput::Inspect(look) => look(&mut self.rooms),

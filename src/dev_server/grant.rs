@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use livekit_protocol::{ParticipantPermission, participant_info::Kind};
-use livekit_token::{AccessToken, Claims, TokenVerifier, VideoGrants};
+use livekit_token::{AccessToken, Claims, VideoGrants};
+use serde_json::{Map, Value};
+use sha2::Sha256;
 
 use super::agents::Assignment;
 use crate::livekit::AccessKey;
@@ -14,27 +18,128 @@ const RENEWED: Duration = Duration::from_secs(600);
 const JOB: Duration = Duration::from_secs(3600);
 /// The attribute of an agent that names its worker.
 const AGENT_NAME: &str = "lk.agent_name";
+/// How far the clock of a token's issuer may be off, in seconds, as in livekit-server.
+const LEEWAY: u64 = 60;
+/// The largest integer up to which floating-point numbers have all integers.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+/// Why a token that is no token is refused.
+const UNREADABLE: &str = "invalid authorization token";
 
 /// Verifies a token and returns its claims. `now` is in seconds since 1970.
+///
+/// It reads claims as livekit-server does: `null` counts as absent, times may have a fraction or be absent, `aud` and unknown
+/// claims have no meaning.
 ///
 /// # Errors
 /// Why the token is refused, in the words of livekit-server.
 pub(super) fn verify(key: &AccessKey, token: &str, now: u64) -> Result<Claims, &'static str> {
-    let verified = TokenVerifier::with_api_key(key.key(), key.secret()).verify(token);
-    // The verifier accepts a token without a key; livekit-server does not.
-    if verified.as_ref().is_ok_and(|claims| claims.iss != key.key()) {
+    let token = Signed::parse(token).ok_or(UNREADABLE)?;
+    let mut claims = token.claims().ok_or(UNREADABLE)?;
+    let [exp, nbf] = times(&mut claims).ok_or(UNREADABLE)?;
+    if !has_audience(claims.remove("aud")) {
+        return Err(UNREADABLE);
+    }
+    let (id, preset) = (claims.remove("jti"), claims.remove("roomPreset"));
+    // Absent claims are the defaults of `Claims`.
+    let mut claims: Claims = serde_json::from_value(Value::Object(claims)).map_err(|_| UNREADABLE)?;
+    if claims.sub.is_empty() {
+        claims.sub = id.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    }
+    if claims.iss != key.key() {
         return Err("invalid API key");
     }
-    verified.map_err(|error| {
-        tracing::debug!(%error, "a token was refused");
-        match Claims::from_unverified(token) {
-            Err(_) => "invalid token",
-            Ok(claims) if claims.iss != key.key() => "invalid API key",
-            Ok(claims) if claims.exp as u64 <= now => "invalid token, error: it is expired",
-            Ok(claims) if claims.nbf as u64 > now => "invalid token, error: it is not valid yet",
-            Ok(_) => "invalid token, error: its signature is not of the API key's secret",
+    if !token.is_signed_with(key.secret()) {
+        return Err("invalid token, error: its signature is not of the API key's secret");
+    }
+    if exp.is_some_and(|exp| exp.saturating_add(LEEWAY) <= now) {
+        return Err("invalid token, error: it is expired");
+    }
+    if nbf.is_some_and(|nbf| nbf > now.saturating_add(LEEWAY)) {
+        return Err("invalid token, error: it is not valid yet");
+    }
+    if preset.is_some_and(|preset| preset != "") {
+        return Err("this development server has no room presets: leave out `roomPreset`");
+    }
+    (claims.exp, claims.nbf) = (whole(exp), whole(nbf));
+    Ok(claims)
+}
+
+/// A token in its three parts.
+struct Signed<'a> {
+    /// The header and the claims, as they were signed.
+    text: &'a str,
+    payload: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl<'a> Signed<'a> {
+    /// Splits a token. Only HS256 is accepted, the one algorithm of LiveKit's tokens.
+    fn parse(token: &'a str) -> Option<Self> {
+        let (text, signature) = token.rsplit_once('.')?;
+        let (head, payload) = text.split_once('.')?;
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+        let head: Value = serde_json::from_slice(&decode(head)?).ok()?;
+        let signed = Self { text, payload: decode(payload)?, signature: decode(signature)? };
+        (head.get("alg")? == "HS256").then_some(signed)
+    }
+
+    /// Returns the claims, which are not verified yet.
+    fn claims(&self) -> Option<Map<String, Value>> {
+        match plain(serde_json::from_slice(&self.payload).ok()?) {
+            Value::Object(claims) => Some(claims),
+            _ => None,
         }
-    })
+    }
+
+    /// Checks the signature in constant time.
+    fn is_signed_with(&self, secret: &str) -> bool {
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes())
+            .is_ok_and(|mac| mac.chain_update(self.text).verify_slice(&self.signature).is_ok())
+    }
+}
+
+/// Removes the members of objects that are `null`, and writes whole numbers without a fraction. The recursion is as deep as
+/// the parser of the JSON allows: 128 levels.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(name, value)| (name, plain(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(plain).collect()),
+        Value::Number(number) if number.is_f64() => match number.as_f64() {
+            // All of them are exact.
+            Some(it) if it.fract() == 0.0 && it.abs() <= EXACT => Value::from(it as i64),
+            _ => Value::Number(number),
+        },
+        other => other,
+    }
+}
+
+/// Removes the expiry and the begin of the validity, in seconds since 1970, where the claims have them. `iat` has no meaning.
+fn times(claims: &mut Map<String, Value>) -> Option<[Option<u64>; 2]> {
+    let mut time = |name: &str| match claims.remove(name) {
+        None => Some(None),
+        Some(Value::Number(number)) => Some(number.as_f64()),
+        Some(Value::String(text)) => text.parse().ok().filter(|it: &f64| it.is_finite()).map(Some),
+        Some(_) => None,
+    };
+    let (exp, nbf, _) = (time("exp")?, time("nbf")?, time("iat")?);
+    // The conversion drops the fraction, and makes negative times 0.
+    Some([exp, nbf].map(|time| time.map(|seconds| seconds as u64)))
+}
+
+/// Returns whether `aud` is absent, a text or a list of texts.
+fn has_audience(aud: Option<Value>) -> bool {
+    match aud {
+        None | Some(Value::String(_)) => true,
+        Some(Value::Array(items)) => items.iter().all(Value::is_string),
+        Some(_) => false,
+    }
+}
+
+fn whole(time: Option<u64>) -> usize {
+    time.and_then(|seconds| usize::try_from(seconds).ok()).unwrap_or_default()
 }
 
 /// Issues a new token with the same claims and expiry, valid for at least 10 min. `now` is in seconds since 1970.
@@ -116,10 +221,6 @@ pub(super) fn kind(claims: &Claims) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-    use hmac::{Hmac, KeyInit as _, Mac as _};
-    use sha2::Sha256;
-
     use super::*;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
@@ -129,7 +230,7 @@ mod tests {
     }
 
     fn verify(token: &str) -> Result<Claims, &'static str> {
-        super::verify(&key(), token, 0)
+        super::verify(&key(), token, crate::dev_server::clock::unix_seconds())
     }
 
     fn claims() -> Claims {
@@ -152,17 +253,75 @@ mod tests {
         }
     }
 
-    #[test]
-    fn token_without_a_key_is_refused() {
+    /// Signs claims as they are.
+    fn sign(claims: &str) -> String {
         let part = |json: &str| URL_SAFE_NO_PAD.encode(json);
-        let claims = r#"{"exp":9999999999,"nbf":0,"sub":"phone","video":{"room":"kitchen","roomJoin":true}}"#;
         let text = format!("{}.{}", part(r#"{"alg":"HS256","typ":"JWT"}"#), part(claims));
         let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
         mac.update(text.as_bytes());
-        let token = format!("{text}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()));
-        let unnamed = TokenVerifier::with_api_key("devkey", SECRET).verify(&token);
-        assert!(unnamed.is_ok_and(|claims| claims.iss.is_empty()), "the signature itself is right");
-        assert_eq!(verify(&token).err(), Some("invalid API key"));
+        format!("{text}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+    }
+
+    /// Signs claims of the key for a room, with these in addition.
+    fn sign_with(more: &str) -> String {
+        sign(&format!(
+            r#"{{"iss":"devkey","sub":"phone","video":{{"room":"kitchen","roomJoin":true}}{more}}}"#
+        ))
+    }
+
+    #[test]
+    fn token_without_a_key_is_refused() {
+        let claims = r#""exp":9999999999,"nbf":0,"sub":"phone","video":{"room":"kitchen","roomJoin":true}"#;
+        for key in ["", r#","iss":null"#] {
+            let token = sign(&format!("{{{claims}{key}}}"));
+            assert_eq!(verify(&token).err(), Some("invalid API key"), "{key}");
+        }
+    }
+
+    #[test]
+    fn claims_are_read_as_livekit_server_reads_them() {
+        let null =
+            r#","name":null,"metadata":null,"attributes":null,"kind":null,"sip":null,"roomConfig":null"#;
+        for more in [
+            null,
+            r#","exp":null,"nbf":null"#,
+            r#","exp":9999999999.75,"nbf":0.5,"iat":0.5"#,
+            r#","exp":"9999999999","nbf":-1"#,
+            r#","aud":"app""#,
+            r#","aud":["app","web"]"#,
+            r#","attributes":{"floor":null}"#,
+            r#","roomConfig":{"metadata":null,"agents":null,"maxParticipants":2.0}"#,
+            r#","unknown":{"claim":1}"#,
+        ] {
+            let claims = verify(&sign_with(more));
+            let claims = claims.unwrap_or_else(|why| panic!("{more}: {why}"));
+            assert_eq!(
+                (&*claims.sub, &*claims.video.room, claims.video.room_join),
+                ("phone", "kitchen", true)
+            );
+        }
+        let rights = sign(r#"{"iss":"devkey","jti":"phone","video":{"room":"kitchen","canPublish":null}}"#);
+        let claims = verify(&rights).unwrap();
+        assert_eq!((&*claims.sub, claims.video.can_publish), ("phone", None));
+        let config = verify(&sign_with(r#","roomConfig":{"maxParticipants":2.0}"#)).unwrap().room_config;
+        assert_eq!(config.map(|it| it.max_participants), Some(2));
+        for bad in [
+            r#","exp":"soon""#,
+            r#","exp":true"#,
+            r#","aud":7"#,
+            r#","name":7"#,
+            r#","roomConfig":{"maxParticipants":2.5}"#,
+        ] {
+            assert_eq!(verify(&sign_with(bad)).err(), Some("invalid authorization token"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn clock_of_the_issuer_may_be_off_by_a_minute() {
+        let at = |now| super::verify(&key(), &sign_with(r#","nbf":1000,"exp":2000"#), now).map(|it| it.exp);
+        assert_eq!((at(940), at(2059)), (Ok(2000), Ok(2000)));
+        assert_eq!(at(939), Err("invalid token, error: it is not valid yet"));
+        assert_eq!(at(2060), Err("invalid token, error: it is expired"));
     }
 
     #[test]

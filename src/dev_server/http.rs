@@ -8,16 +8,18 @@ use tokio::{
 };
 use url::Url;
 
-use crate::net::host;
-
 /// The maximum size of a request head, in bytes: it contains the join request.
 const MAX_HEAD: usize = 64 * 1024;
 /// The maximum number of headers.
 const MAX_HEADERS: usize = 64;
 /// The maximum size of a request body, in bytes: data to send through the room service.
-const MAX_BODY: usize = 256 * 1024;
+pub(super) const MAX_BODY: usize = 256 * 1024;
 /// The time limit for receiving a request.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The time for which the rest of a refused request is read.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// The time for which a page may keep the answer to a preflight, in seconds, as in livekit-server: a day.
+const PREFLIGHT_AGE: u32 = 86_400;
 
 /// A request. It has no `Debug`, because it contains a token.
 pub(super) struct Request {
@@ -26,13 +28,15 @@ pub(super) struct Request {
     url: Url,
     headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
+    /// The size of a body that exceeds [`MAX_BODY`], and of its part that was not read.
+    pub(super) too_large: Option<[u64; 2]>,
 }
 
 impl Request {
     /// Reads a request.
     ///
     /// # Errors
-    /// The request is too large, too slow or not HTTP.
+    /// The head is too large, or the request is too slow or not HTTP: `InvalidData`.
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         time::timeout(LIMIT, Self::read_whole(stream))
             .await
@@ -53,11 +57,14 @@ impl Request {
             }
         };
         let body = read.split_off(head);
-        let size = match request.header("content-length") {
+        let size: u64 = match request.header("content-length") {
             None => 0,
-            Some(size) => {
-                size.parse().ok().filter(|size| *size <= MAX_BODY).ok_or_else(|| wrong("the body"))?
-            }
+            Some(size) => size.parse().map_err(|_| wrong("the content length is not a number"))?,
+        };
+        let Some(size) = usize::try_from(size).ok().filter(|size| *size <= MAX_BODY) else {
+            let read = u64::try_from(body.len()).unwrap_or(u64::MAX);
+            request.too_large = Some([size, size.saturating_sub(read)]);
+            return Ok(request);
         };
         request.body = body;
         while request.body.len() < size {
@@ -87,15 +94,15 @@ impl Request {
         for header in head.headers.iter() {
             let (name, value) = (header.name.to_ascii_lowercase(), str::from_utf8(header.value));
             let value = value.map_err(|_| wrong("a header is not text"))?.trim().to_owned();
-            // Parsers can disagree about where such a request ends or to which host it is addressed (request
-            // smuggling).
-            let is_once = matches!(&*name, "host" | "content-length" | "authorization");
+            // Parsers can disagree about where such a request ends, to which host it is addressed or from which page it
+            // comes (request smuggling).
+            let is_once = matches!(&*name, "host" | "origin" | "content-length" | "authorization");
             if name == "transfer-encoding" || is_once && headers.iter().any(|(it, _)| *it == name) {
                 return Err(wrong("the head is ambiguous"));
             }
             headers.push((name, value));
         }
-        Ok(Some((Self { method: method.to_owned(), url, headers, body: Vec::new() }, size)))
+        Ok(Some((Self { method: method.to_owned(), url, headers, body: Vec::new(), too_large: None }, size)))
     }
 
     /// Returns the path.
@@ -120,28 +127,12 @@ impl Request {
             None => Ok(self.query("access_token").filter(|token| !token.is_empty())),
         }
     }
-
-    /// Returns whether the request is addressed to this machine or to one of these names. This protects against DNS rebinding,
-    /// where a foreign name resolves to this machine so that a foreign web page can use the server.
-    pub(super) fn is_addressed_here(&self, names: &[String]) -> bool {
-        let Some(host) = self.header("host") else { return false };
-        let url = Url::parse(&format!("http://{host}"));
-        let Some(host) = url.as_ref().ok().and_then(Url::host) else { return false };
-        host::is_local(&host) || names.iter().any(|name| name.eq_ignore_ascii_case(&host.to_string()))
-    }
-
-    /// Returns whether the `Origin` header names a web page from another machine.
-    pub(super) fn is_from_foreign_page(&self) -> bool {
-        self.header("origin").is_some_and(|origin| {
-            let page = Url::parse(origin).ok();
-            !page.as_ref().and_then(Url::host).is_some_and(|host| host::is_local(&host))
-        })
-    }
 }
 
-/// Sends a response and closes the connection.
+/// Sends a response and closes the connection. The page of this origin may read it.
 pub(super) async fn answer(
     stream: &mut (impl AsyncWrite + Unpin),
+    origin: Option<&str>,
     status: u16,
     kind: &str,
     body: &[u8],
@@ -153,15 +144,50 @@ pub(super) async fn answer(
         403 => "Forbidden",
         404 => "Not Found",
         409 => "Conflict",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        501 => "Not Implemented",
         503 => "Service Unavailable",
         _ => "Internal Server Error",
     };
+    let cors = origin.map(readable_by).unwrap_or_default();
     let head = format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status} {reason}\r\n{cors}Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).await?;
     stream.shutdown().await
+}
+
+/// Returns the headers that let the page of an origin read a response.
+fn readable_by(origin: &str) -> String {
+    format!("Access-Control-Allow-Origin: {origin}\r\nAccess-Control-Expose-Headers: *\r\nVary: Origin\r\n")
+}
+
+/// Answers the preflight of a page: the methods of the API, and the headers that the page asks for.
+pub(super) async fn answer_preflight(
+    stream: &mut (impl AsyncWrite + Unpin),
+    origin: &str,
+    request: &Request,
+) -> io::Result<()> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_, ".contains(c);
+    let asked = request.header("access-control-request-headers").filter(|names| names.chars().all(is_plain));
+    let headers = asked.unwrap_or("authorization, content-type");
+    let head = format!(
+        "HTTP/1.1 204 No Content\r\n{}Access-Control-Allow-Methods: GET, POST\r\n\
+         Access-Control-Allow-Headers: {headers}\r\nAccess-Control-Max-Age: {PREFLIGHT_AGE}\r\nConnection: close\r\n\r\n",
+        readable_by(origin)
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Reads the rest of a refused request, up to this size. A system that closes a connection with unread data resets it, and the
+/// client would not see the response.
+pub(super) async fn drain(stream: &mut (impl AsyncRead + Unpin), size: u64) {
+    let rest = async { tokio::io::copy(&mut stream.take(size), &mut tokio::io::sink()).await };
+    // The client may be gone, or keep the connection open.
+    let _ = time::timeout(DRAIN_LIMIT, rest).await;
 }
 
 fn wrong(what: &'static str) -> io::Error {
@@ -198,10 +224,8 @@ mod tests {
     #[tokio::test]
     async fn invalid_or_oversized_request_is_refused() {
         let long = format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(2 * MAX_HEAD));
-        let huge = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
         for bad in [
             &*long,
-            &*huge,
             "",
             "GET / HTTP/1.1\r\n",
             "GET /\r\n\r\n",
@@ -209,6 +233,7 @@ mod tests {
             "GET / HTTP/2\r\n\r\n",
             "GET / HTTP/1.1\r\nnonsense\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: localhost\r\nHost: else\r\n\r\n",
+            "GET / HTTP/1.1\r\nOrigin: http://localhost\r\nOrigin: http://else\r\n\r\n",
             "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
             "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             "GET / HTTP/1.1\r\nA: \u{1}\r\n\r\n",
@@ -221,42 +246,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn body_above_the_limit_is_not_read() {
+        let with = |size: usize| format!("POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\nhello");
+        let large = read(&with(MAX_BODY + 1)).await.unwrap();
+        let size = u64::try_from(MAX_BODY + 1).unwrap();
+        assert_eq!((large.too_large, large.body), (Some([size, size - 5]), Vec::new()));
+        let whole = format!("{}{}", with(MAX_BODY), "x".repeat(MAX_BODY - 5));
+        let request = read(&whole).await.unwrap();
+        assert_eq!((request.too_large, request.body.len()), (None, MAX_BODY));
+    }
+
+    #[tokio::test]
     async fn request_with_too_many_headers_is_refused() {
         let text = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(count));
         assert!(read(&text(MAX_HEADERS)).await.is_ok());
         assert!(read(&text(MAX_HEADERS + 1)).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn request_is_accepted_for_this_machine_or_a_configured_name() {
-        let names = ["studio.local".to_owned(), "192.0.2.7".to_owned()];
-        let to = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        for ours in ["localhost:7880", "127.0.0.1", "[::1]:7880", "app.localhost:7880", "LOCALHOST"] {
-            assert!(read(&to(ours)).await.unwrap().is_addressed_here(&[]), "{ours}");
-        }
-        for foreign in
-            ["evil.example", "localhost.evil.example:7880", "127.0.0.1.evil.example", "", "a b", "192.0.2.9"]
-        {
-            assert!(!read(&to(foreign)).await.unwrap().is_addressed_here(&names), "{foreign:?}");
-        }
-        for configured in ["studio.local:7880", "Studio.Local", "192.0.2.7:7880"] {
-            let request = read(&to(configured)).await.unwrap();
-            assert!(request.is_addressed_here(&names) && !request.is_addressed_here(&[]), "{configured}");
-        }
-        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_addressed_here(&names));
-    }
-
-    #[tokio::test]
-    async fn only_pages_from_this_machine_are_accepted() {
-        let of = |origin: &str| format!("GET / HTTP/1.1\r\nOrigin: {origin}\r\n\r\n");
-        for ours in
-            ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:5173", "http://app.localhost:3000"]
-        {
-            assert!(!read(&of(ours)).await.unwrap().is_from_foreign_page(), "{ours}");
-        }
-        for foreign in ["https://example.com", "null", "http://localhost.example.com", "file://"] {
-            assert!(read(&of(foreign)).await.unwrap().is_from_foreign_page(), "{foreign}");
-        }
-        assert!(!read("GET / HTTP/1.1\r\n\r\n").await.unwrap().is_from_foreign_page());
     }
 }

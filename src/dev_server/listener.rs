@@ -14,11 +14,12 @@ use tokio::{
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::{
-    agents, clock,
+    access::{Access, Denied},
+    clock,
     event_loop::{ServerInput, SignalSession, WorkerSession},
     grant,
-    http::{self, Request},
-    room::{MAX_NAME, Refusal, check_size},
+    http::{self, MAX_BODY, Request},
+    room::{MAX_NAME, Refusal, check_config, check_size},
     signal,
     twirp::{self, Service, ServiceCall},
     worker,
@@ -38,6 +39,8 @@ const MAX_CONNECTIONS: usize = 256;
 const MAX_HALF_OPEN: usize = 32;
 /// The time that connections have to end after the server stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The maximum size of the rest of a malformed request that is read, in bytes.
+const MAX_REST: u64 = 64 * 1024;
 /// The pause after a failed `accept`, for example when no socket is available.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -45,15 +48,15 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Listener {
     pub(super) listener: TcpListener,
     pub(super) key: AccessKey,
-    /// The host names that requests may be addressed to, in addition to those of this machine.
-    pub(super) names: Vec<String>,
+    /// Which requests are accepted.
+    pub(super) access: Access,
     pub(super) inputs: mpsc::Sender<ServerInput>,
 }
 
 /// The state shared by all connections.
 struct Shared {
     key: AccessKey,
-    names: Vec<String>,
+    access: Access,
     inputs: mpsc::Sender<ServerInput>,
     slots: Arc<Semaphore>,
 }
@@ -61,9 +64,9 @@ struct Shared {
 impl Listener {
     /// Accepts connections while `server` runs, and then lets them deliver its last messages.
     pub(super) async fn run(self, server: impl Future<Output = ()>) {
-        let Self { listener, key, names, inputs } = self;
+        let Self { listener, key, access, inputs } = self;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let shared = Arc::new(Shared { key, names, inputs, slots });
+        let shared = Arc::new(Shared { key, access, inputs, slots });
         let mut connections = JoinSet::new();
         let half_open = HalfOpen::new(MAX_HALF_OPEN);
         let accepting = async {
@@ -104,10 +107,9 @@ async fn serve(stream: TcpStream, from: SocketAddr, pending: Connection, shared:
     };
     drop(pending);
     let slot = shared.slots.clone().try_acquire_owned();
-    let handled = match (request, &slot) {
-        (Ok(request), Ok(_)) => handle(&mut stream, &request, &shared).await,
-        (Ok(_), Err(_)) => refuse(&mut stream, &Refusal(503, "the server has too many connections")).await,
-        (Err(error), _) => Err(error.into()),
+    let handled = match request {
+        Ok(request) => handle(&mut stream, &request, slot.is_ok(), &shared).await,
+        Err(error) => refuse_malformed(&mut stream, error).await,
     };
     if let Err(error) = handled {
         match error {
@@ -136,12 +138,35 @@ impl From<io::Error> for Served {
     }
 }
 
-async fn refuse(stream: &mut Stream, Refusal(status, why): &Refusal) -> Result<(), Served> {
-    Ok(http::answer(stream, *status, "text/plain", why.as_bytes()).await?)
+/// Answers what is not a request, and returns why it is not.
+async fn refuse_malformed(stream: &mut Stream, error: io::Error) -> Result<(), Served> {
+    if error.kind() == io::ErrorKind::InvalidData {
+        let why = format!("this development server does not read the request: {error}");
+        http::answer(stream, None, 400, "text/plain", why.as_bytes()).await?;
+        http::drain(stream, MAX_REST).await;
+    }
+    Err(error.into())
 }
 
-async fn handle(stream: &mut Stream, request: &Request, shared: &Shared) -> Result<(), Served> {
-    let (status, kind, body) = match respond(request, shared).await {
+async fn handle(
+    stream: &mut Stream,
+    request: &Request,
+    has_slot: bool,
+    shared: &Shared,
+) -> Result<(), Served> {
+    let (origin, answer) = match shared.access.check(request) {
+        Ok(origin) if !has_slot => (origin, Err(Refusal(503, "the server has too many connections"))),
+        Ok(Some(origin)) if is_preflight(request) => {
+            return Ok(http::answer_preflight(stream, origin, request).await?);
+        }
+        Ok(origin) => (origin, respond(request, shared).await),
+        Err(Denied { refusal, warning }) => {
+            // Sending fails only if the server has ended.
+            let _ = shared.inputs.send(ServerInput::Warn(warning)).await;
+            (None, Err(refusal))
+        }
+    };
+    let (status, kind, body) = match answer {
         Ok(Response::Plain(text)) => (200, "text/plain", text.as_bytes().to_vec()),
         Ok(Response::Service(answer)) => (answer.status, answer.kind, answer.body),
         Ok(Response::Upgrade(upgrade)) => {
@@ -155,9 +180,18 @@ async fn handle(stream: &mut Stream, request: &Request, shared: &Shared) -> Resu
             let _ = stream.write_all(head.as_bytes()).await;
             return Err(Served::Upgraded(upgrade));
         }
-        Err(refusal) => return refuse(stream, &refusal).await,
+        Err(Refusal(status, why)) => (status, "text/plain", why.as_bytes().to_vec()),
     };
-    Ok(http::answer(stream, status, kind, &body).await?)
+    http::answer(stream, origin, status, kind, &body).await?;
+    if let Some([_, rest]) = request.too_large {
+        http::drain(stream, rest).await;
+    }
+    Ok(())
+}
+
+/// Returns whether a page asks what it may request.
+fn is_preflight(request: &Request) -> bool {
+    request.method == "OPTIONS" && request.header("access-control-request-method").is_some()
 }
 
 enum Response {
@@ -177,15 +211,9 @@ const NOT_FOUND: Refusal = Refusal(404, "page not found");
 const GONE: Refusal = Refusal(503, "the server is shutting down");
 
 async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal> {
-    let Shared { key, names, inputs, .. } = shared;
-    if !request.is_addressed_here(names) {
-        return Err(Refusal(
-            403,
-            "this development server accepts only host names of this machine; allow others with --allow-host",
-        ));
-    }
-    if request.is_from_foreign_page() {
-        return Err(Refusal(403, "this development server accepts only web pages from this machine"));
+    let Shared { key, inputs, .. } = shared;
+    if let Some([size, _]) = request.too_large {
+        return too_large(request.path(), size);
     }
     let claims = match request.token() {
         Err(()) => return Err(Refusal(401, "invalid authorization header. Must start with Bearer ")),
@@ -217,6 +245,15 @@ async fn respond(request: &Request, shared: &Shared) -> Result<Response, Refusal
         }
         _ => Err(NOT_FOUND),
     }
+}
+
+/// Refuses a request whose body exceeds the limit.
+fn too_large(path: &str, size: u64) -> Result<Response, Refusal> {
+    if twirp::target(path).is_none() {
+        return Err(Refusal(413, "the body is too large: the limit is 262144 bytes"));
+    }
+    let why = format!("the body has {size} bytes, and the limit of this development server is {MAX_BODY}");
+    Ok(Response::Service(twirp::ServiceResponse::error(413, "resource_exhausted", &why)))
 }
 
 async fn call(
@@ -290,7 +327,7 @@ fn check(claims: Option<Claims>) -> Result<Claims, Refusal> {
         }
     }
     if let Some(config) = &claims.room_config {
-        agents::check(&config.agents).map_err(|why| Refusal(400, why))?;
+        check_config(config).map_err(|why| Refusal(400, why))?;
     }
     Ok(claims)
 }

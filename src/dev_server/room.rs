@@ -10,7 +10,8 @@ use std::{
 
 use livekit_protocol::{
     self as proto, DisconnectReason, JoinRequest, JoinResponse, LeaveRequest, ParticipantInfo,
-    ParticipantUpdate, ServerInfo, leave_request::Action, participant_info::State, signal_response::Message,
+    ParticipantUpdate, RoomAgentDispatch, ServerInfo, leave_request::Action, participant_info::State,
+    signal_response::Message,
 };
 use livekit_token::Claims;
 
@@ -25,6 +26,7 @@ mod requests;
 mod resume;
 mod rights;
 mod service;
+mod settings;
 #[cfg(test)]
 mod test_hooks;
 #[cfg(test)]
@@ -32,9 +34,11 @@ mod tests;
 
 pub(super) use limits::check as check_size;
 pub(super) use service::ServiceError;
+pub(super) use settings::check_config;
 
-use participant::Participant;
+use participant::{Participant, is_dependent};
 use rights::Holders;
+use settings::Settings;
 
 /// The maximum number of rooms.
 const MAX_ROOMS: usize = 256;
@@ -55,10 +59,14 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
 /// The delay before other participants are notified of a departure, so that its last packets, which travel over the data
 /// channels, arrive first. In livekit-server it takes up to 3 s.
 const LEAVE_DELAY: Duration = Duration::from_millis(500);
-/// The time that an empty room waits for its first participant, in seconds. Agents and recorders do not count.
+/// The time that an empty room waits for its first participant, in seconds, unless its settings say otherwise. Agents and
+/// recorders do not count.
 const EMPTY_TIMEOUT: u32 = 300;
-/// The time that a room stays open after its last participant left, in seconds.
+/// The time that a room stays open after its last participant left, in seconds, unless its settings say otherwise.
 const DEPARTURE_TIMEOUT: u32 = 20;
+/// The refusal of a join when the room has as many participants as it may have. livekit-server has the same status, and the
+/// first four words.
+const FULL: Refusal = Refusal(500, "connection closed by media: room has exceeded its max participants");
 /// The signaling protocol version.
 const PROTOCOL: i32 = 17;
 
@@ -189,6 +197,10 @@ impl Rooms {
         if let Some(old) = known {
             self.remove(now, old, DisconnectReason::DuplicateIdentity, Some(Action::Disconnect));
         }
+        let name = &attempt.claims.video.room;
+        if !is_dependent(&attempt.claims) && self.rooms.get(name).is_some_and(Room::is_full) {
+            return Err(FULL);
+        }
         self.join(now, attempt);
         Ok(())
     }
@@ -196,11 +208,14 @@ impl Rooms {
     fn join(&mut self, now: Instant, attempt: JoinAttempt) {
         let JoinAttempt { key, connection, claims, request, sids: [sid, room_sid], unix_ms } = attempt;
         let (name, identity) = (claims.video.room.clone(), claims.sub.clone());
-        let agents = claims.room_config.as_ref().map(|config| config.agents.clone()).unwrap_or_default();
+        let config = claims.room_config.clone().unwrap_or_default();
         let due = (now + JOIN_LIMIT, DisconnectReason::JoinFailure);
         let client = request.client_info.unwrap_or_default();
         let is_new = !self.rooms.contains_key(&name);
-        let room = self.rooms.entry(name.clone()).or_insert_with(|| Room::new(now, &name, room_sid, unix_ms));
+        let room = self
+            .rooms
+            .entry(name.clone())
+            .or_insert_with(|| Room::new(now, (&name, room_sid), unix_ms, Settings::of_config(&config)));
         let (issued, differences) = room.holders.join(now, &claims);
         let due = (due, now + REFRESH_INTERVAL);
         let mut participant =
@@ -225,7 +240,9 @@ impl Rooms {
         room.participants.insert(identity.clone(), participant);
         room.update_closing(now);
         if is_new {
-            self.agents.open((now, unix_ms), &room.info, &agents);
+            self.agents.open((now, unix_ms), &room.info, &config.agents);
+        } else {
+            self.warn_of_agents(&name, &config.agents);
         }
         self.agents.handle_joined(&name, &identity);
         if let Some(differences) = differences {
@@ -343,6 +360,23 @@ impl Rooms {
         }
     }
 
+    /// Warns of agents of a token that opens no room: they get no job, as with livekit-server.
+    fn warn_of_agents(&mut self, name: &str, agents: &[RoomAgentDispatch]) {
+        let dispatched = if agents.is_empty() { Vec::new() } else { self.agents.list(name, "") };
+        let is_missing = |it: &&str| dispatched.iter().all(|dispatch| dispatch.agent_name != **it);
+        let missing: Vec<_> = agents.iter().map(|it| &*it.agent_name).filter(is_missing).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let warning = format!(
+            "the room {name:?} was open, so these agents of a token (`roomConfig.agents`) get no job in it: {missing:?}. \
+             Name them in the token that opens the room or in CreateRoom, or call CreateDispatch"
+        );
+        if self.rooms.get_mut(name).is_some_and(|room| room.holders.may_warn(&warning)) {
+            self.outputs.push_back(Output::Warn(warning));
+        }
+    }
+
     /// Announces a participant's state to all participants of its room, including itself. Hidden participants are not announced.
     fn announce(&mut self, key: Key, reason: DisconnectReason) {
         let Some(participant) = self.participant(key).filter(|it| !it.is_hidden()) else { return };
@@ -370,17 +404,19 @@ impl Rooms {
 }
 
 impl Room {
-    fn new(now: Instant, name: &str, sid: String, unix_ms: i64) -> Self {
+    fn new(now: Instant, (name, sid): (&str, String), unix_ms: i64, settings: Settings) -> Self {
+        let ends = Some(now + Duration::from_secs(settings.empty_timeout().into()));
         let info = proto::Room {
             sid,
             name: name.to_owned(),
-            empty_timeout: EMPTY_TIMEOUT,
-            departure_timeout: DEPARTURE_TIMEOUT,
+            empty_timeout: settings.empty_timeout(),
+            departure_timeout: settings.departure_timeout(),
+            max_participants: settings.max_participants,
+            metadata: settings.metadata,
             creation_time: unix_ms / 1000,
             creation_time_ms: unix_ms,
             ..Default::default()
         };
-        let ends = Some(now + Duration::from_secs(EMPTY_TIMEOUT.into()));
         Self {
             info,
             participants: BTreeMap::new(),
@@ -402,16 +438,22 @@ impl Room {
         self.participants.values().map(|it| it.key)
     }
 
+    /// Returns whether the room has as many participants as it may have. Agents and recorders do not count.
+    fn is_full(&self) -> bool {
+        let limit = self.info.max_participants;
+        let present = self.participants.values().filter(|it| !it.is_dependent()).count();
+        limit > 0 && u32::try_from(present).is_ok_and(|present| present >= limit)
+    }
+
     /// Updates when the room closes, after a participant joined or left.
     fn update_closing(&mut self, now: Instant) {
         let kept = self.participants.values().any(|it| !it.is_dependent());
         self.was_occupied |= kept;
+        let after_departure = now + Duration::from_secs(self.info.departure_timeout.into());
         self.ends = match self.ends {
             _ if kept => None,
-            None => Some(now + Duration::from_secs(DEPARTURE_TIMEOUT.into())),
-            ends if self.was_occupied => {
-                ends.map(|ends| ends.min(now + Duration::from_secs(DEPARTURE_TIMEOUT.into())))
-            }
+            None => Some(after_departure),
+            Some(ends) if self.was_occupied => Some(ends.min(after_departure)),
             ends => ends,
         };
     }

@@ -15,6 +15,8 @@ mod agents;
 mod data;
 mod disconnects;
 mod faults;
+mod pages;
+mod service;
 
 /// The time limit of every wait.
 const BOUND: Duration = Duration::from_secs(30);

@@ -8,8 +8,9 @@ use std::time::Instant;
 use livekit_protocol::{
     CreateAgentDispatchRequest, CreateRoomRequest, DeleteAgentDispatchRequest, DeleteRoomRequest,
     DeleteRoomResponse, ListAgentDispatchRequest, ListAgentDispatchResponse, ListParticipantsRequest,
-    ListParticipantsResponse, ListRoomsRequest, ListRoomsResponse, RemoveParticipantResponse,
-    RoomParticipantIdentity, SendDataRequest, SendDataResponse, UpdateParticipantRequest,
+    ListParticipantsResponse, ListRoomsRequest, ListRoomsResponse, MuteRoomTrackRequest,
+    MuteRoomTrackResponse, RemoveParticipantResponse, RoomParticipantIdentity, SendDataRequest,
+    SendDataResponse, UpdateParticipantRequest, UpdateRoomMetadataRequest,
 };
 use livekit_token::VideoGrants;
 use prost::Message;
@@ -60,6 +61,14 @@ pub(super) fn target(path: &str) -> Option<(Service, &str)> {
     Some((service, method))
 }
 
+impl ServiceResponse {
+    /// Returns an error in Twirp's form.
+    pub(super) fn error(status: u16, code: &str, msg: &str) -> Self {
+        let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
+        Self { status, kind: "application/json", body }
+    }
+}
+
 impl ServiceCall {
     /// Performs the request. `new` is the sid and the time of a room that it creates.
     pub(super) fn perform(self, now: Instant, rooms: &mut Rooms, new: (String, i64)) -> ServiceResponse {
@@ -70,10 +79,7 @@ impl ServiceCall {
         };
         match done {
             Ok(body) => ServiceResponse { status: 200, kind, body },
-            Err(Error(status, code, msg)) => {
-                let body = serde_json::json!({"code": code, "msg": msg}).to_string().into_bytes();
-                ServiceResponse { status, kind: "application/json", body }
-            }
+            Err(Error(status, code, msg)) => ServiceResponse::error(status, code, &msg),
         }
     }
 
@@ -108,6 +114,15 @@ impl ServiceCall {
             "UpdateParticipant" => self.answer(|request: UpdateParticipantRequest| {
                 self.check_admin(&request.room)?;
                 Ok(rooms.update_participant(&request)?)
+            }),
+            "UpdateRoomMetadata" => self.answer(|request: UpdateRoomMetadataRequest| {
+                self.check_admin(&request.room)?;
+                Ok(rooms.update_room_metadata(&request.room, request.metadata)?)
+            }),
+            "MutePublishedTrack" => self.answer(|request: MuteRoomTrackRequest| {
+                self.check_admin(&request.room)?;
+                rooms.mute_track(&request)?;
+                Ok(MuteRoomTrackResponse { track: None })
             }),
             "SendData" => self.answer(|request: SendDataRequest| {
                 self.check_admin(&request.room)?;
@@ -178,6 +193,8 @@ impl From<ServiceError> for Error {
             ServiceError::NotFound(what) => Self(404, "not_found", what.into()),
             ServiceError::Invalid(what) => Self(400, "invalid_argument", what.into()),
             ServiceError::Exists(what) => Self(409, "already_exists", what.into()),
+            ServiceError::Precondition(what) => Self(412, "failed_precondition", what.into()),
+            ServiceError::Unsupported(what) => Self(501, "unimplemented", what.into()),
         }
     }
 }
@@ -248,7 +265,7 @@ mod tests {
     fn unknown_target_and_malformed_request_are_errors() {
         let missing = br#"{"room": "kitchen", "identity": "nobody"}"#;
         assert_eq!(call(admin(), "RemoveParticipant", true, missing.to_vec()).status, 404);
-        assert_eq!(call(admin(), "MutePublishedTrack", true, missing.to_vec()).status, 404);
+        assert_eq!(call(admin(), "UpdateSubscriptions", true, missing.to_vec()).status, 404);
         assert_eq!(call(admin(), "ListRooms", true, b"{".to_vec()).status, 400);
         assert_eq!(call(admin(), "ListRooms", false, vec![0xff]).status, 400);
     }

@@ -83,6 +83,10 @@ fn key_without_a_secret_is_wrong_usage() {
         assert_eq!(run(&["dev", "--key", key]).status.code(), Some(2), "{key:?}");
     }
     assert_eq!(run(&["dev", "--port", "65534"]).status.code(), Some(2));
+    for origin in ["*", "https://*", "app.example"] {
+        let complaint = complaint(&run(&["dev", "--allow-origin", origin]), 2);
+        assert!(complaint.contains(&format!("--allow-origin {origin}: ")), "{complaint}");
+    }
 }
 
 #[test]

@@ -37,6 +37,11 @@ pub(in crate::cli) struct Arguments {
     /// Accept requests addressed to this host name or address, in addition to those of this machine (repeatable)
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
+
+    /// Accept web pages and apps with this origin, in addition to pages of this machine, such as `https://app.example`,
+    /// `file://` or `vscode-webview://*` (repeatable)
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
 }
 
 /// An API key and its secret. `Debug` hides the secret.
@@ -97,6 +102,10 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let server = DevServer::builder().port(arguments.port).key(AccessKey::new(&*key.name, &*key.secret));
     let server = server.on_warning(hint);
     let server = arguments.allow_host.into_iter().fold(server, |server, host| server.allow_host(host));
+    let server = arguments.allow_origin.into_iter().try_fold(server, |server, origin| {
+        let failed = |error| Failure::usage(format!("--allow-origin {}: {error}", text::plain(&origin)));
+        server.allow_origin(&*origin).map_err(failed)
+    })?;
     let starting = async {
         server.start().await.map_err(|error| {
             let taken = if error.is_taken() {

@@ -16,7 +16,7 @@ const MAX_ERROR: usize = 1000;
 pub(super) struct Dispatch {
     pub(super) id: String,
     pub(super) agent: RoomAgentDispatch,
-    /// The room when it was dispatched.
+    /// The room when it was dispatched, with its present metadata.
     pub(super) room: proto::Room,
     /// The worker that alone can have it, because it asked for a simulated job.
     pub(super) only: Option<WorkerKey>,

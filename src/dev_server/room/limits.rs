@@ -10,6 +10,8 @@ pub(super) const MAX_METADATA: usize = 64_000;
 /// so small changes can add up to more; here the total is checked.
 pub(super) const MAX_ATTRIBUTES: usize = 64 * 1024;
 
+pub(super) const METADATA_TOO_LARGE: &str = "metadata size exceeds limits: at most 64000 bytes";
+
 type Attributes = HashMap<String, String>;
 
 /// Returns whether a change, and the result of applying it, is within the limits.
@@ -17,15 +19,20 @@ pub(super) fn allow(name: &str, metadata: &str, changes: &Attributes, before: &A
     let kept = before.iter().filter(|(name, _)| !changes.contains_key(*name));
     let set = changes.iter().filter(|(_, value)| !value.is_empty());
     name.len() <= MAX_NAME
-        && metadata.len() <= MAX_METADATA
+        && is_metadata_allowed(metadata)
         && size(changes.iter()) <= MAX_ATTRIBUTES
         && size(kept.chain(set)) <= MAX_ATTRIBUTES
 }
 
+/// Returns whether metadata of a participant or of a room is within the limit.
+pub(super) fn is_metadata_allowed(metadata: &str) -> bool {
+    metadata.len() <= MAX_METADATA
+}
+
 /// Checks the metadata and attributes of a join.
 pub(in crate::dev_server) fn check(metadata: &str, attributes: &Attributes) -> Result<(), Refusal> {
-    if metadata.len() > MAX_METADATA {
-        return Err(Refusal(400, "metadata size exceeds limits"));
+    if !is_metadata_allowed(metadata) {
+        return Err(Refusal(400, METADATA_TOO_LARGE));
     }
     if size(attributes.iter()) > MAX_ATTRIBUTES {
         return Err(Refusal(400, "attribute size exceeds limits"));

@@ -48,6 +48,11 @@ pub(super) struct Participant {
     pub(super) refuse_resume: Option<Instant>,
 }
 
+/// Returns whether a participant neither keeps a room open nor counts for its limit, as with agents and recorders.
+pub(super) fn is_dependent(claims: &Claims) -> bool {
+    matches!(grant::kind(claims), Kind::Agent | Kind::Egress)
+}
+
 impl Participant {
     /// Creates a joining participant. `unix_ms` is the time in milliseconds since 1970.
     pub(super) fn new(
@@ -88,9 +93,8 @@ impl Participant {
         self.claims.video.hidden
     }
 
-    /// Returns whether the participant does not keep a room open, as with agents and recorders.
     pub(super) fn is_dependent(&self) -> bool {
-        matches!(grant::kind(&self.claims), Kind::Agent | Kind::Egress)
+        is_dependent(&self.claims)
     }
 
     pub(super) fn sender(&self) -> Sender<'_> {

@@ -4,11 +4,12 @@ use std::{collections::HashMap, time::Instant};
 
 use livekit_protocol::{
     self as proto, AgentDispatch, CreateAgentDispatchRequest, CreateRoomRequest, DataPacket,
-    DisconnectReason, ParticipantInfo, ParticipantPermission, RoomAgentDispatch, SendDataRequest,
-    UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
+    DisconnectReason, MuteRoomTrackRequest, ParticipantInfo, ParticipantPermission, RoomAgentDispatch,
+    RoomUpdate, SendDataRequest, UpdateParticipantRequest, UserPacket, data_packet, leave_request::Action,
+    signal_response::Message,
 };
 
-use super::{Key, MAX_NAME, Output, Room, Rooms, limits, update};
+use super::{Key, MAX_NAME, Output, Room, Rooms, limits, settings::Settings, update};
 use crate::dev_server::{
     agents::{self, DispatchError},
     grant,
@@ -24,6 +25,10 @@ pub(in crate::dev_server) enum ServiceError {
     Invalid(&'static str),
     /// An agent with this name has been dispatched to the room.
     Exists(&'static str),
+    /// The server is not configured for it, as livekit-server by default.
+    Precondition(&'static str),
+    /// The server has no such feature.
+    Unsupported(&'static str),
 }
 
 const NO_ROOM: ServiceError = ServiceError::NotFound("requested room does not exist");
@@ -37,7 +42,7 @@ impl Rooms {
     }
 
     /// Returns the room with this name. If there is none, it creates one with this sid, at this time in milliseconds since
-    /// 1970, which closes when nobody joins it. Its agents get their jobs at once.
+    /// 1970, with the settings of the request, which closes when nobody joins it. Its agents get their jobs at once.
     pub(in crate::dev_server) fn create_room(
         &mut self,
         now: Instant,
@@ -45,7 +50,7 @@ impl Rooms {
         (sid, unix_ms): (String, i64),
     ) -> Result<proto::Room, ServiceError> {
         let name = request.name.as_str();
-        agents::check(&request.agents).map_err(ServiceError::Invalid)?;
+        let settings = Settings::of_request(request)?;
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(ServiceError::Invalid("the room's name must have 1 to 256 bytes"));
         }
@@ -55,7 +60,7 @@ impl Rooms {
         if let Some(room) = self.rooms.get(name) {
             return Ok(room.info.clone());
         }
-        let room = Room::new(now, name, sid, unix_ms);
+        let room = Room::new(now, (name, sid), unix_ms, settings);
         let info = room.info.clone();
         self.rooms.insert(name.to_owned(), room);
         self.agents.open((now, unix_ms), &info, &request.agents);
@@ -134,6 +139,34 @@ impl Rooms {
         }
         self.end_room(now, room, DisconnectReason::RoomDeleted);
         Ok(())
+    }
+
+    /// Sets the metadata of a room, and sends it to all participants. An empty text removes it, as in livekit-server.
+    pub(in crate::dev_server) fn update_room_metadata(
+        &mut self,
+        name: &str,
+        metadata: String,
+    ) -> Result<proto::Room, ServiceError> {
+        if !limits::is_metadata_allowed(&metadata) {
+            return Err(ServiceError::Invalid(limits::METADATA_TOO_LARGE));
+        }
+        let room = self.rooms.get_mut(name).ok_or(NO_ROOM)?;
+        room.info.metadata = metadata;
+        self.agents.handle_room_updated(&room.info);
+        for connection in room.participants.values().filter_map(|it| it.connection) {
+            let update = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
+            self.outputs.push_back(Output::Signal(connection, Box::new(update)));
+        }
+        Ok(room.info.clone())
+    }
+
+    /// Answers a request to mute a track as livekit-server does for a track that does not exist: participants publish none.
+    pub(in crate::dev_server) fn mute_track(
+        &self,
+        request: &MuteRoomTrackRequest,
+    ) -> Result<(), ServiceError> {
+        self.find(&request.room, &request.identity)?;
+        if request.muted { Ok(()) } else { Err(ServiceError::Precondition("remote unmute not enabled")) }
     }
 
     /// Changes a participant's name, metadata, attributes or permissions.

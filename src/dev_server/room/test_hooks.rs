@@ -7,7 +7,7 @@ use livekit_protocol::{
     signal_request::Message as Request, simulate_scenario::Scenario,
 };
 
-use super::{Key, Message, Output, Room, Rooms};
+use super::{Key, Message, Output, Room, Rooms, Settings};
 
 impl Rooms {
     /// Sends a leave request. A participant that is asked to resume stays in the room, as in livekit-server.
@@ -36,7 +36,10 @@ impl Rooms {
         (participant.sid, participant.claims.video.room) = (sid.into(), to.into());
         let (connection, claims) = (participant.connection.unwrap(), participant.claims.clone());
         let info = participant.info(DisconnectReason::UnknownReason);
-        let room = self.rooms.entry(to.into()).or_insert_with(|| Room::new(now, to, "RM_moved".into(), 0));
+        let room = self
+            .rooms
+            .entry(to.into())
+            .or_insert_with(|| Room::new(now, (to, "RM_moved".into()), 0, Settings::default()));
         let moved = RoomMovedResponse {
             room: Some(room.info.clone()),
             participant: Some(info),

@@ -1,9 +1,9 @@
 //! Tests the rooms without I/O.
 
 use livekit_protocol::{
-    CandidateProtocol, ClientInfo, DataPacket, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,
-    UpdateParticipantRequest, UserPacket, data_packet::Value, request_response::Reason,
-    signal_request::Message as Request, simulate_scenario::Scenario,
+    CandidateProtocol, ClientInfo, CreateRoomRequest, DataPacket, SimulateScenario, TrickleRequest,
+    UpdateParticipantMetadata, UpdateParticipantRequest, UserPacket, data_packet::Value,
+    request_response::Reason, signal_request::Message as Request, simulate_scenario::Scenario,
 };
 use livekit_token::VideoGrants;
 use prost::Message as _;
@@ -512,6 +512,82 @@ fn room_closes_20_s_after_its_last_participant_left() {
     assert_eq!(world.leave(agent.connection), (Action::Disconnect, DisconnectReason::RoomClosed));
     assert!(world.rooms.list_rooms(&[]).is_empty());
     assert_eq!(world.rooms.poll_timeout(), None);
+}
+
+#[test]
+fn settings_of_a_room_limit_its_participants_and_its_lifetime() {
+    let mut world = World::new();
+    let request = CreateRoomRequest {
+        name: "kitchen".into(),
+        max_participants: 1,
+        empty_timeout: 77,
+        departure_timeout: 33,
+        ..Default::default()
+    };
+    world.rooms.create_room(world.now, &request, ("RM_1".into(), 1000)).unwrap();
+    let closes = |world: &World| world.rooms.rooms["kitchen"].ends.map(|it| it - world.now);
+    assert_eq!(closes(&world), Some(77 * SECOND));
+    world.active("one");
+    let full = Refusal(500, "connection closed by media: room has exceeded its max participants");
+    assert_eq!(world.attempt(claims("two"), JoinRequest::default()).1, Err(full));
+    assert_eq!(world.attempt(claims("one"), JoinRequest::default()).1, Ok(()), "it takes its own place");
+    let mut agent = claims("agent");
+    agent.kind = "agent".into();
+    assert_eq!(world.attempt(agent, JoinRequest::default()).1, Ok(()), "agents do not count");
+    world.rooms.remove_participant(world.now, "kitchen", "one").unwrap();
+    assert_eq!(closes(&world), Some(33 * SECOND));
+    assert_eq!(world.attempt(claims("two"), JoinRequest::default()).1, Ok(()));
+}
+
+#[test]
+fn agents_of_a_token_for_an_open_room_get_no_job_and_are_warned_of() {
+    let mut world = World::new();
+    let with = |identity: &str, agents: &[&str]| {
+        let agent = |name: &&str| RoomAgentDispatch { agent_name: (*name).into(), ..Default::default() };
+        let config =
+            proto::RoomConfiguration { agents: agents.iter().map(agent).collect(), ..Default::default() };
+        Claims { room_config: Some(config), ..claims(identity) }
+    };
+    world.join_as(with("one", &["cook"]));
+    assert!(world.warnings().is_empty());
+    world.join_as(with("two", &["cook"]));
+    world.join_as(with("three", &[]));
+    assert!(world.warnings().is_empty(), "the room has this agent");
+    world.join_as(with("four", &["cook", "waiter"]));
+    let warnings = world.warnings();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("[\"waiter\"]") && warning.contains("CreateDispatch"), "{warning}");
+    world.join_as(with("five", &["waiter"]));
+    assert!(world.warnings().is_empty(), "once");
+    let dispatched = world.rooms.agents.list("kitchen", "");
+    assert_eq!(dispatched.iter().map(|it| &*it.agent_name).collect::<Vec<_>>(), ["cook"]);
+}
+
+#[test]
+fn changed_room_metadata_is_sent_to_all_participants() {
+    let mut world = World::new();
+    let mut hidden = claims("hidden");
+    hidden.video.hidden = true;
+    let all = [world.active("one"), world.active("two"), world.join_as(hidden)];
+    world.read();
+    for metadata in ["soup", ""] {
+        let room = world.rooms.update_room_metadata("kitchen", metadata.into()).unwrap();
+        assert_eq!(room.metadata, metadata);
+        let told: Vec<_> = world.read().into_iter().collect();
+        for who in all {
+            let is_told = told.iter().any(|output| {
+                matches!(output, Output::Signal(to, message) if *to == who.connection
+                    && matches!(&**message, Message::RoomUpdate(update) if update.room.as_ref() == Some(&room)))
+            });
+            assert!(is_told, "{told:?}");
+        }
+    }
+    let large = world.rooms.update_room_metadata("kitchen", "x".repeat(64_001));
+    assert!(matches!(large, Err(ServiceError::Invalid(why)) if why.contains("64000")));
+    assert!(matches!(
+        world.rooms.update_room_metadata("cellar", String::new()),
+        Err(ServiceError::NotFound(_))
+    ));
 }
 
 #[test]

@@ -28,7 +28,7 @@ struct Worker {
 }
 
 impl DevServer {
-    fn token(&self, video: VideoGrants, config: Option<RoomConfiguration>) -> String {
+    pub(super) fn token(&self, video: VideoGrants, config: Option<RoomConfiguration>) -> String {
         let token = AccessToken::with_api_key(self.key.key(), self.key.secret()).with_identity("phone");
         let token = token.with_grants(video);
         config.into_iter().fold(token, AccessToken::with_room_config).to_jwt().unwrap()
@@ -72,7 +72,7 @@ impl DevServer {
     }
 
     /// Calls a method of the API. Returns the status and the body.
-    async fn call(&self, method: &str, body: serde_json::Value) -> (u16, String) {
+    pub(super) async fn call(&self, method: &str, body: serde_json::Value) -> (u16, String) {
         let video =
             VideoGrants { room_admin: true, room_create: true, room: "kitchen".into(), ..Default::default() };
         let (token, body) = (self.token(video, None), body.to_string());
