@@ -204,16 +204,16 @@ async fn of_a_client() -> anyhow::Result<()> {
     let brain = assistant(&server, room, "assistant", Assistant::builder().client("laptop")).await?;
     offers(&brain, "laptop").await?;
     let mut call = brain.call("coder", json!({"prompt": "call c1\npermit execute\nsay Done."})).start();
-    // The agent's own call is progress, of which the latest is never skipped.
-    let edited = async {
+    // The agent's own calls are progress, of which the latest is never skipped: what it wants a permission for.
+    let asked = async {
         while let Some(progress) = call.progress().await {
-            if progress.message.as_deref() == Some("Edit main.rs: completed /srv/app/main.rs:3") {
+            if progress.message.as_deref() == Some("Run the tests: pending") {
                 return Ok(());
             }
         }
-        bail!("no progress says that the file was edited")
+        bail!("no progress says what the agent asks for")
     };
-    soon("the edit", edited).await??;
+    soon("the question", asked).await??;
     laptop.line("coder asks: Run the tests").await?;
     laptop.line("type `option 1 1`").await?;
     laptop.write("option 1 1").await?;

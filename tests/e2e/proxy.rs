@@ -164,7 +164,8 @@ async fn refusal_names_the_proxy_but_not_the_password() -> anyhow::Result<()> {
         .env("RUST_LOG", "trace")
         .run()
         .await?;
-    let refusal = format!("through the proxy 127.0.0.1:{} (HTTP_PROXY): it refused: 407", proxy.port);
+    let why = "it demands credentials, or refuses those in the variable (407)";
+    let refusal = format!("through the proxy 127.0.0.1:{} (HTTP_PROXY): {why}", proxy.port);
     ensure!(output.code == Some(4) && output.stderr.contains(&refusal), "{output:?}");
     let encoded = STANDARD.encode("ada:wr0ng");
     ensure!(!output.stderr.contains("wr0ng") && !output.stderr.contains(&encoded), "{output:?}");
