@@ -362,7 +362,7 @@ fn refusing_proxy_is_named_without_its_password() {
     let check = Check::of(&output);
     check.fails(
         "connection",
-        &format!("the proxy 127.0.0.1:{port} (HTTP_PROXY): it refused: 407"),
+        &format!("the proxy 127.0.0.1:{port} (HTTP_PROXY): it demands credentials"),
         "USER:PASSWORD",
     );
     let output = command.env("HTTP_PROXY", "socks5://me:hunter2@127.0.0.1:1").output().unwrap();
