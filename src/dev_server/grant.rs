@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use livekit_protocol::{ParticipantPermission, participant_info::Kind};
 use livekit_token::{AccessToken, Claims, VideoGrants};
 use serde_json::{Map, Value};
-use sha2::Sha256;
 
 use super::agents::Assignment;
-use crate::livekit::AccessKey;
+use crate::livekit::{
+    AccessKey,
+    token::signed::{HS256, SignedToken},
+};
 
 /// The minimum lifetime of a refreshed token, as in livekit-server: 10 min.
 const RENEWED: Duration = Duration::from_secs(600);
@@ -33,8 +33,9 @@ const UNREADABLE: &str = "invalid authorization token";
 /// # Errors
 /// Why the token is refused, in the words of livekit-server.
 pub(super) fn verify(key: &AccessKey, token: &str, now: u64) -> Result<Claims, &'static str> {
-    let token = Signed::parse(token).ok_or(UNREADABLE)?;
-    let mut claims = token.claims().ok_or(UNREADABLE)?;
+    let is_whole = |token: &SignedToken<'_>| token.algorithm == HS256 && token.signature.is_some();
+    let token = SignedToken::split(token).filter(is_whole).ok_or(UNREADABLE)?;
+    let mut claims = claims_of(&token).ok_or(UNREADABLE)?;
     let [exp, nbf] = times(&mut claims).ok_or(UNREADABLE)?;
     if !has_audience(claims.remove("aud")) {
         return Err(UNREADABLE);
@@ -64,37 +65,11 @@ pub(super) fn verify(key: &AccessKey, token: &str, now: u64) -> Result<Claims, &
     Ok(claims)
 }
 
-/// A token in its three parts.
-struct Signed<'a> {
-    /// The header and the claims, as they were signed.
-    text: &'a str,
-    payload: Vec<u8>,
-    signature: Vec<u8>,
-}
-
-impl<'a> Signed<'a> {
-    /// Splits a token. Only HS256 is accepted, the one algorithm of LiveKit's tokens.
-    fn parse(token: &'a str) -> Option<Self> {
-        let (text, signature) = token.rsplit_once('.')?;
-        let (head, payload) = text.split_once('.')?;
-        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
-        let head: Value = serde_json::from_slice(&decode(head)?).ok()?;
-        let signed = Self { text, payload: decode(payload)?, signature: decode(signature)? };
-        (head.get("alg")? == "HS256").then_some(signed)
-    }
-
-    /// Returns the claims, which are not verified yet.
-    fn claims(&self) -> Option<Map<String, Value>> {
-        match plain(serde_json::from_slice(&self.payload).ok()?) {
-            Value::Object(claims) => Some(claims),
-            _ => None,
-        }
-    }
-
-    /// Checks the signature in constant time.
-    fn is_signed_with(&self, secret: &str) -> bool {
-        Hmac::<Sha256>::new_from_slice(secret.as_bytes())
-            .is_ok_and(|mac| mac.chain_update(self.text).verify_slice(&self.signature).is_ok())
+/// Returns the claims of a token, which are not verified yet.
+fn claims_of(token: &SignedToken<'_>) -> Option<Map<String, Value>> {
+    match plain(serde_json::from_slice(&token.claims()?).ok()?) {
+        Value::Object(claims) => Some(claims),
+        _ => None,
     }
 }
 
@@ -221,6 +196,10 @@ pub(super) fn kind(claims: &Claims) -> Kind {
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    use hmac::{Hmac, KeyInit as _, Mac as _};
+    use sha2::Sha256;
+
     use super::*;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";

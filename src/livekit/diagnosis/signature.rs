@@ -1,12 +1,11 @@
 //! Verifies the signature of a token if the secret is known. No text shows any part of the signature.
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use hmac::{Hmac, KeyInit, Mac};
 use livekit_token::Claims;
-use serde_json::Value;
-use sha2::Sha256;
 
-use crate::livekit::AccessKey;
+use crate::livekit::{
+    AccessKey,
+    token::signed::{HS256, SignedToken},
+};
 
 /// The result of checking a token's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +27,9 @@ pub(super) enum Signature {
 
 /// Checks a token's signature with key and secret, if given.
 pub(super) fn check(token: &str, claims: &Claims, signer: Option<&AccessKey>) -> Signature {
-    let Some((signed, signature)) = token.rsplit_once('.') else { return Signature::Wrong };
-    let algorithm = algorithm(signed).unwrap_or_default();
-    if algorithm != "HS256" {
-        let plain: String = algorithm.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    let Some(token) = SignedToken::split(token) else { return Signature::Wrong };
+    if token.algorithm != HS256 {
+        let plain: String = token.algorithm.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
         return Signature::Algorithm(if plain.is_empty() {
             "an unknown algorithm".to_owned()
         } else {
@@ -42,20 +40,13 @@ pub(super) fn check(token: &str, claims: &Claims, signer: Option<&AccessKey>) ->
     if signer.key() != claims.iss {
         return Signature::OtherKey { local_key: signer.key().to_owned() };
     }
-    let Ok(signature) = URL_SAFE_NO_PAD.decode(signature) else { return Signature::Wrong };
-    let right = Hmac::<Sha256>::new_from_slice(signer.secret().as_bytes())
-        .is_ok_and(|mac| mac.chain_update(signed).verify_slice(&signature).is_ok());
-    if right { Signature::Right } else { Signature::Wrong }
-}
-
-fn algorithm(signed: &str) -> Option<String> {
-    let head = URL_SAFE_NO_PAD.decode(signed.split('.').next()?).ok()?;
-    let head: Value = serde_json::from_slice(&head).ok()?;
-    Some(head.get("alg")?.as_str()?.to_owned())
+    if token.is_signed_with(signer.secret()) { Signature::Right } else { Signature::Wrong }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+
     use super::*;
 
     const SECRET: &str = "secretsecretsecretsecretsecretsecret";
