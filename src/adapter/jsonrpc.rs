@@ -51,7 +51,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
     let text =
         std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8 { offset: error.valid_up_to() })?;
     let text = without_mark(text);
-    id::check(text)?;
+    head::check(text)?;
     checked(text)
 }
 

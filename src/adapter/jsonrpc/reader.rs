@@ -120,7 +120,7 @@ mod tests {
     use crate::adapter::jsonrpc::{
         error::{self, RpcError},
         failure::Failure,
-        head::MAX_ID,
+        id::MAX_ID,
         inbox::{Request, as_json},
         peer::Unanswered,
         rules::ACP,
