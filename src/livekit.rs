@@ -54,13 +54,12 @@ pub use token::access_token::{AccessKey, Bearer, Token, TokenClaims, TokenError}
 
 use room::{
     connect::Connector,
-    participants::First,
     queues::{Leave, Queues, Shared, State, UserQueues},
     rejoin::{Policy, Rejoin},
     snapshot::Snapshot,
     task::Task,
 };
-use signaling::{Sent, SignalOptions, address::ServerUrl};
+use signaling::{Sent, SignalOptions, address::ServerUrl, first::First};
 use token::tokens::{TokenSource, has_the_form_of_a_token};
 
 /// Validates a server address with the rules that [`ConnectOptions::join`] uses, without connecting.

@@ -23,6 +23,7 @@ use crate::{
 pub(crate) mod address;
 mod attempt;
 pub(crate) mod dial;
+pub(crate) mod first;
 mod host_lookup;
 pub(crate) mod http;
 mod link;

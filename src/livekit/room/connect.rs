@@ -12,7 +12,7 @@ use tokio::time;
 use super::{
     connection::Connection,
     liveness::{End, Loss},
-    participants::{First, Participants},
+    participants::Participants,
     rejoin::Policy,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         e2ee::E2eeKey,
         error::{ConnectError, JoinPhase},
         path::peer_connection::{Admit, Locals, PeerConnection},
-        signaling::{Sent, ServerEvent, Signal, SignalOptions, demands_relays},
+        signaling::{Sent, ServerEvent, Signal, SignalOptions, demands_relays, first::First},
     },
     transport::CloseReason,
 };

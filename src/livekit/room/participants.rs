@@ -1,13 +1,16 @@
 //! Tracks the remote participants of the room, as the server reports them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
 
 use livekit_protocol::{ParticipantInfo, client_info::Capability, participant_info};
 
-use crate::transport::{Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, TransportEvent};
+use crate::{
+    livekit::signaling::first::{First, Rank},
+    transport::{Participant, ParticipantKind, Peer, ROLE_ATTRIBUTE, TransportEvent},
+};
 
 /// The largest number of known participants. Packets of further ones are received, but they are not announced.
 const MAX_PARTICIPANTS: usize = 4096;
@@ -17,20 +20,8 @@ const VACANT: usize = MAX_PARTICIPANTS / 16;
 /// with the attribute of their role alone.
 const MAX_ATTRIBUTES: usize = 32 << 20;
 
-/// The identities that are known before all others ([`ConnectOptions::know_first`](crate::livekit::ConnectOptions::know_first)).
-pub(crate) type First = Arc<BTreeSet<String>>;
-
 /// How much of a role is kept then, in characters: more than any has that is known.
 const MAX_ROLE: usize = 64;
-
-/// Who is known in a room of more than [`MAX_PARTICIPANTS`]. The first ones come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Named,
-    /// With a role, or an agent.
-    Role,
-    Other,
-}
 
 /// The remote participants by identity.
 #[derive(Debug, Default)]

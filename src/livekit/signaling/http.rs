@@ -19,7 +19,7 @@ pub(crate) fn interim(bytes: &[u8]) -> usize {
 
 /// Returns the content of a body in chunks ([RFC 9112](https://www.rfc-editor.org/rfc/rfc9112#section-7.1)) as far as it is there,
 /// and whether it is complete.
-pub(crate) fn unchunked(mut bytes: &[u8]) -> (Vec<u8>, bool) {
+fn unchunked(mut bytes: &[u8]) -> (Vec<u8>, bool) {
     let mut content = Vec::new();
     while let Ok(httparse::Status::Complete((start, size))) = httparse::parse_chunk_size(bytes) {
         let rest = &bytes[start..];
@@ -34,17 +34,24 @@ pub(crate) fn unchunked(mut bytes: &[u8]) -> (Vec<u8>, bool) {
     (content, false)
 }
 
-/// Returns the content of a body with these headers, as far as it is there and is a text that can be read, and whether nothing more
-/// can follow.
+/// Returns the value of a header in lower case.
+fn value(headers: &[httparse::Header<'_>], name: &str) -> Option<String> {
+    let found = headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+    found.map(|header| String::from_utf8_lossy(header.value).trim().to_ascii_lowercase())
+}
+
+/// Returns whether a body with these headers is a text, and no page or document.
+pub(crate) fn is_text(headers: &[httparse::Header<'_>]) -> bool {
+    value(headers, "content-type").is_none_or(|it| it.starts_with("text/plain"))
+}
+
+/// Returns the content of a body with these headers, as far as it is there and its coding can be read, and whether nothing more can
+/// follow.
 pub(crate) fn content<'a>(headers: &[httparse::Header<'_>], body: &'a [u8]) -> (Cow<'a, [u8]>, bool) {
-    let value = |name: &str| {
-        let found = headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
-        found.map(|header| String::from_utf8_lossy(header.value).trim().to_ascii_lowercase())
-    };
+    let value = |name: &str| value(headers, name);
     let is_plain = |coding: Option<String>| coding.is_none_or(|it| it.is_empty() || it == "identity");
-    let is_text = value("content-type").is_none_or(|it| it.starts_with("text/plain"));
     let coding = value("transfer-encoding");
-    if !is_text || !is_plain(value("content-encoding")) {
+    if !is_plain(value("content-encoding")) {
         return (Cow::Borrowed(&[]), true);
     }
     if coding.as_deref() == Some("chunked") {
@@ -91,21 +98,20 @@ mod tests {
     }
 
     #[test]
-    fn only_a_text_that_can_be_read_is_content() {
+    fn only_what_has_a_known_coding_is_content() {
+        let header = |name, value: &'static str| httparse::Header { name, value: value.as_bytes() };
         let of = |name, value: &'static str| {
-            let header = httparse::Header { name, value: value.as_bytes() };
+            let header = header(name, value);
             let (content, is_complete) = content(&[header], b"3\r\nabc\r\n0\r\n\r\n");
             (String::from_utf8(content.into_owned()).unwrap(), is_complete)
         };
         assert_eq!(of("Transfer-Encoding", "chunked"), ("abc".to_owned(), true));
         assert_eq!(of("content-length", "4"), ("3\r\na".to_owned(), true));
         assert!(!of("content-length", "99").1);
-        for (name, value) in [
-            ("Transfer-Encoding", "gzip, chunked"),
-            ("Content-Encoding", "gzip"),
-            ("Content-Type", "text/html"),
-        ] {
+        for (name, value) in [("Transfer-Encoding", "gzip, chunked"), ("Content-Encoding", "gzip")] {
             assert_eq!(of(name, value), (String::new(), true), "{value}");
         }
+        let is_text = |value| is_text(&[header("Content-Type", value)]);
+        assert!(is_text("Text/plain; charset=utf-8") && !is_text("text/html") && super::is_text(&[]));
     }
 }

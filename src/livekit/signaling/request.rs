@@ -21,8 +21,7 @@ use prost::Message as _;
 use rustls::pki_types::CertificateDer;
 use url::Url;
 
-use super::{address::ServerUrl, open_link::KeepAlive};
-use crate::livekit::room::participants::First;
+use super::{address::ServerUrl, first::First, open_link::KeepAlive};
 
 /// The protocol version announced to the server. From version 18 data channels would be negotiated out of band.
 const PROTOCOL: i32 = 17;
@@ -37,7 +36,7 @@ pub(crate) struct SignalOptions {
     pub(crate) roots: Vec<CertificateDer<'static>>,
     /// Whether the participant announces that it takes part in RPC.
     pub(crate) has_rpc: bool,
-    /// Who is known before all others.
+    /// The identities that the participant knows before all others.
     pub(crate) first: First,
 }
 

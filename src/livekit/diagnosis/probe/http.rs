@@ -13,7 +13,7 @@ use url::Url;
 
 use super::Probe;
 use crate::{
-    livekit::signaling::http::{interim, unchunked},
+    livekit::signaling::http::{content, interim},
     net::{redirect, tls_error::cause},
 };
 
@@ -115,8 +115,8 @@ fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
         let is_ended = bytes.ends_with(b"\r\n\r\n");
         return if is_ended { None } else { read(asked, &[bytes, b"\r\n\r\n"].concat(), now) };
     };
-    let mut answer = HttpAnswer { status: head.code?, ..HttpAnswer::default() };
-    let mut body = bytes[size..].to_vec();
+    let body = String::from_utf8_lossy(&content(head.headers, &bytes[size..]).0).into_owned();
+    let mut answer = HttpAnswer { status: head.code?, body, ..HttpAnswer::default() };
     for header in head.headers.iter() {
         let value = String::from_utf8_lossy(header.value);
         let value = value.trim();
@@ -126,11 +126,9 @@ fn read(asked: &Url, bytes: &[u8], now: i64) -> Option<HttpAnswer> {
             "location" => {
                 answer.elsewhere = Some(redirect::describe(asked, value));
             }
-            "transfer-encoding" if value.eq_ignore_ascii_case("chunked") => body = unchunked(&body).0,
             _ => {}
         }
     }
-    answer.body = String::from_utf8_lossy(&body).into_owned();
     Some(answer)
 }
 

@@ -13,7 +13,7 @@ use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::message_filter::{JOIN, LEAVE, RECONNECT, filter};
-use crate::livekit::{room::participants::First, token::tokens::has_the_form_of_a_token};
+use crate::livekit::{signaling::first::First, token::tokens::has_the_form_of_a_token};
 
 /// The weight of unread frames, in bytes, at which reading from the socket stops. One more frame may already have been read.
 const MAX_UNREAD: usize = 1 << 20;
@@ -77,7 +77,7 @@ pub(crate) struct FrameLimits {
     is_open: bool,
     /// True if the connection resumes a participant instead of joining.
     resumes: bool,
-    /// Who passes before all others.
+    /// The identities whose descriptions pass before those of all others.
     first: First,
     skipped: u64,
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::transport::ROLE_ATTRIBUTE;
+use crate::{livekit::signaling::first::Rank, transport::ROLE_ATTRIBUTE};
 
 /// The largest number of participants in one frame: twice the number of known participants.
 const PARTICIPANTS: usize = 8_192;
@@ -54,7 +54,7 @@ enum Rule {
     Texts(usize, usize),
     /// A message, up to this many times.
     Each(usize, Fields),
-    /// A participant, up to [`PARTICIPANTS`] times, the first ones of a [`Rank`] first.
+    /// A participant, up to [`PARTICIPANTS`] times, by their [`Rank`].
     Participants,
     /// An attribute, up to this many times, and up to this many bytes in total.
     Attribute(usize, usize, Fields),
@@ -170,7 +170,7 @@ pub(super) fn filter(frame: &[u8], first: &BTreeSet<String>) -> Option<Filtered>
 struct Left<'a> {
     messages: usize,
     attributes: usize,
-    /// Who passes before all others.
+    /// The identities whose descriptions pass before those of all others.
     first: &'a BTreeSet<String>,
 }
 
@@ -198,7 +198,7 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left<'_>) -> Option<Vec<u8>>
             }
             (Participants, Value::Bytes(participant)) => {
                 let places = places.get_or_insert_with(|| shared_out(bytes, number, left.first));
-                let place = &mut places[rank(participant, left.first)];
+                let place = &mut places[rank(participant, left.first) as usize];
                 if *place > 0 && left.messages > 0 {
                     (*place, left.messages) = (*place - 1, left.messages - 1);
                     bytes_field(&mut out, number, &message(participant, PARTICIPANT, left)?);
@@ -227,14 +227,14 @@ fn message(bytes: &[u8], fields: Fields, left: &mut Left<'_>) -> Option<Vec<u8>>
     Some(out)
 }
 
-/// Shares the places for participants out among those in a message: to the first [`rank`] first.
+/// Shares the places for participants out among those in a message, by their [`Rank`].
 fn shared_out(bytes: &[u8], number: u64, first: &BTreeSet<String>) -> [usize; 3] {
     let mut found = [0; 3];
     for field in Reader(bytes).flatten() {
         if let (it, Value::Bytes(participant)) = field
             && it == number
         {
-            found[rank(participant, first)] += 1;
+            found[rank(participant, first) as usize] += 1;
         }
     }
     let mut left = PARTICIPANTS;
@@ -245,14 +245,15 @@ fn shared_out(bytes: &[u8], number: u64, first: &BTreeSet<String>) -> [usize; 3]
     })
 }
 
-/// Returns 0 for a participant that passes before all others, 1 for an agent or one with a role, and 2 for others.
-fn rank(participant: &[u8], first: &BTreeSet<String>) -> usize {
-    let mut rank = 2;
+fn rank(participant: &[u8], first: &BTreeSet<String>) -> Rank {
+    let mut rank = Rank::Other;
     for field in Reader(participant).flatten() {
         let ranks = match field {
-            (IDENTITY, Value::Bytes(id)) if str::from_utf8(id).is_ok_and(|id| first.contains(id)) => 0,
-            (KIND, Value::Number(AGENT)) => 1,
-            (ATTRIBUTE, Value::Bytes(attribute)) if is_role(attribute) => 1,
+            (IDENTITY, Value::Bytes(id)) if str::from_utf8(id).is_ok_and(|id| first.contains(id)) => {
+                Rank::Named
+            }
+            (KIND, Value::Number(AGENT)) => Rank::Role,
+            (ATTRIBUTE, Value::Bytes(attribute)) if is_role(attribute) => Rank::Role,
             _ => continue,
         };
         rank = rank.min(ranks);

@@ -18,7 +18,7 @@ use url::Url;
 use super::DialFailure;
 use crate::{
     livekit::signaling::{
-        http::{content, interim},
+        http::{content, interim, is_text},
         refusal::TokenRefusal,
     },
     net::{redirect, words::one_line},
@@ -61,13 +61,14 @@ pub(super) async fn upgrade(
             Ok(Some(size)) => return Ok(read.split_off(size)),
             Ok(None) => {}
             Err(DialFailure::Status(401, _)) => {
-                return Err(DialFailure::Unauthorized(TokenRefusal::read(&body(stream, read).await)));
+                return Err(DialFailure::Unauthorized(TokenRefusal::read(&body(stream, read).await.0)));
             }
             Err(DialFailure::Status(status @ 300..=399, _)) => {
                 return Err(DialFailure::Status(status, redirect_to(url, &read)));
             }
             Err(DialFailure::Status(status, _)) => {
-                return Err(DialFailure::Status(status, words(&body(stream, read).await)));
+                let (body, is_text) = body(stream, read).await;
+                return Err(DialFailure::Status(status, if is_text { words(&body) } else { String::new() }));
             }
             Err(failure) => return Err(failure),
         }
@@ -79,20 +80,23 @@ pub(super) async fn upgrade(
     }
 }
 
-/// Returns the text of a refusal, as much of it as arrives soon.
-async fn body(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> String {
+/// Returns the body of a refusal, as much of it as arrives soon, and whether the server says that it is a text.
+async fn body(stream: &mut (impl AsyncRead + Unpin), mut read: BytesMut) -> (String, bool) {
     let end = time::Instant::now() + BODY_LIMIT;
     loop {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut answer = httparse::Response::new(&mut headers);
-        let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else { return String::new() };
+        let Ok(httparse::Status::Complete(size)) = answer.parse(&read) else {
+            return Default::default();
+        };
+        let is_text = is_text(answer.headers);
         let (content, is_complete) = content(answer.headers, &read[size..]);
         let content = String::from_utf8_lossy(&content).into_owned();
         // The part that has arrived by then is read.
         let more =
             async { read.len() < size + MAX_BODY && stream.read_buf(&mut read).await.is_ok_and(|it| it > 0) };
         if is_complete || !time::timeout_at(end, more).await.unwrap_or(false) {
-            return content;
+            return (content, is_text);
         }
     }
 }
@@ -243,6 +247,7 @@ mod tests {
             (&*format!("\r\n{token}signature is invalid"), TokenRefusal::Signature),
             (&*format!("\r\n{token}token is not valid yet (nbf)"), TokenRefusal::NotYet),
             ("\r\n<html>", TokenRefusal::Unknown),
+            ("Content-Type: application/json\r\n\r\n{\"error\":\"invalid API key\"}", TokenRefusal::Key),
             (
                 "Transfer-Encoding: chunked\r\n\r\n9\r\ninvalid A\r\n6\r\nPI key\r\n0\r\n\r\n",
                 TokenRefusal::Key,
