@@ -188,10 +188,18 @@ pub(super) fn kind(claims: &Claims) -> Kind {
         "sip" => Kind::Sip,
         "connector" => Kind::Connector,
         "bridge" => Kind::Bridge,
-        _ if claims.video.agent => Kind::Agent,
-        _ if claims.video.recorder => Kind::Egress,
         _ => Kind::Standard,
     }
+}
+
+/// Returns whether the participant is an agent, by its kind or by its grants.
+pub(super) fn is_agent(claims: &Claims) -> bool {
+    claims.video.agent || kind(claims) == Kind::Agent
+}
+
+/// Returns whether a participant neither keeps a room open nor counts for its limit, as with agents and recorders.
+pub(super) fn is_dependent(claims: &Claims) -> bool {
+    is_agent(claims) || claims.video.recorder || kind(claims) == Kind::Egress
 }
 
 #[cfg(test)]

@@ -255,6 +255,10 @@ fn too_large(path: &str, size: u64) -> Result<Response, Refusal> {
     Ok(Response::Service(twirp::ServiceResponse::error(413, "resource_exhausted", &why)))
 }
 
+fn bad_route(why: &str) -> twirp::ServiceResponse {
+    twirp::ServiceResponse::error(404, "bad_route", why)
+}
+
 async fn call(
     request: &Request,
     (service, method): (Service, &str),
@@ -263,13 +267,11 @@ async fn call(
 ) -> Result<twirp::ServiceResponse, Refusal> {
     let kind = request.header("content-type").unwrap_or_default();
     let json = match kind.split(';').next().unwrap_or_default().trim() {
+        _ if request.method != "POST" => return Ok(bad_route("a method is called with POST")),
         "application/json" => true,
         "application/protobuf" => false,
-        _ => return Err(Refusal(404, "unexpected Content-Type")),
+        _ => return Ok(bad_route("the Content-Type is application/json or application/protobuf")),
     };
-    if request.method != "POST" {
-        return Err(NOT_FOUND);
-    }
     let grants = claims.map(|claims| claims.video);
     let (method, body) = (method.to_owned(), request.body.clone());
     let call = ServiceCall { service, grants, method, json, body };

@@ -15,7 +15,7 @@ use livekit_protocol::{
 };
 use livekit_token::Claims;
 
-use super::{agents::Agents, faults::Faults, packet::Nonces};
+use super::{agents::Agents, faults::Faults, grant, packet::Nonces};
 use crate::transport::Lane;
 
 mod data;
@@ -36,7 +36,7 @@ pub(super) use limits::check as check_size;
 pub(super) use service::ServiceError;
 pub(super) use settings::check_config;
 
-use participant::{Participant, is_dependent, receives_on};
+use participant::{Participant, receives_on};
 use rights::Holders;
 use settings::Settings;
 
@@ -207,7 +207,7 @@ impl Rooms {
             self.remove(now, old, DisconnectReason::DuplicateIdentity, Some(Action::Disconnect));
         }
         let name = &attempt.claims.video.room;
-        if !is_dependent(&attempt.claims) && self.rooms.get(name).is_some_and(Room::is_full) {
+        if !grant::is_dependent(&attempt.claims) && self.rooms.get(name).is_some_and(Room::is_full) {
             return Err(FULL);
         }
         self.join(now, attempt);

@@ -15,6 +15,7 @@ use livekit_protocol::{
 use livekit_token::VideoGrants;
 use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::room::{Rooms, ServiceError};
 
@@ -170,7 +171,9 @@ impl ServiceCall {
         };
         let answer = work(request)?;
         if self.json {
-            serde_json::to_vec(&answer).map_err(|error| Error(500, "internal", error.to_string()))
+            let answer = serde_json::to_value(&answer).map(with_proto_names);
+            let answer = answer.map_err(|error| Error(500, "internal", error.to_string()))?;
+            Ok(answer.to_string().into_bytes())
         } else {
             Ok(answer.encode_to_vec())
         }
@@ -197,6 +200,33 @@ impl From<ServiceError> for Error {
             ServiceError::Unsupported(what) => Self(501, "unimplemented", what.into()),
         }
     }
+}
+
+/// Returns a message with the names of its fields as in the `.proto` files, which livekit-server writes: `empty_timeout`, not
+/// `emptyTimeout`. The names of attributes are their owners'.
+fn with_proto_names(message: Value) -> Value {
+    match message {
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| match &*name {
+                "attributes" => (name, value),
+                _ => (snake_case(&name), with_proto_names(value)),
+            })
+            .collect(),
+        Value::Array(list) => list.into_iter().map(with_proto_names).collect(),
+        other => other,
+    }
+}
+
+fn snake_case(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    for character in name.chars() {
+        if character.is_ascii_uppercase() {
+            text.push('_');
+        }
+        text.push(character.to_ascii_lowercase());
+    }
+    text
 }
 
 #[cfg(test)]

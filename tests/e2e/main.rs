@@ -41,6 +41,7 @@ mod acp_agent;
 mod acp_cli;
 mod acp_client;
 mod agents;
+mod alike;
 mod assistant;
 mod browser;
 mod calls;
@@ -142,6 +143,7 @@ fn main() -> process::ExitCode {
         acp_cli::trials(),
         acp_client::trials(),
         agents::trials(),
+        alike::trials(),
         one_turn::trials(),
         rap_crate::trials(),
         rap_runtime::trials(),

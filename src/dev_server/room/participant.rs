@@ -6,8 +6,7 @@ use std::{
 };
 
 use livekit_protocol::{
-    ClientInfo, DisconnectReason, ParticipantInfo, SignalTarget,
-    participant_info::{Kind, State},
+    ClientInfo, DisconnectReason, ParticipantInfo, SignalTarget, participant_info::State,
 };
 use livekit_token::Claims;
 
@@ -53,11 +52,6 @@ pub(super) struct Participant {
     pub(super) cut_after_resume: Option<Instant>,
     /// Until when a resume is refused without a message (simulated).
     pub(super) refuse_resume: Option<Instant>,
-}
-
-/// Returns whether a participant neither keeps a room open nor counts for its limit, as with agents and recorders.
-pub(super) fn is_dependent(claims: &Claims) -> bool {
-    matches!(grant::kind(claims), Kind::Agent | Kind::Egress)
 }
 
 /// Returns the peer connection on which a participant receives packets: livekit-server offers one for that to clients that use two,
@@ -117,7 +111,7 @@ impl Participant {
     }
 
     pub(super) fn is_dependent(&self) -> bool {
-        is_dependent(&self.claims)
+        grant::is_dependent(&self.claims)
     }
 
     pub(super) fn sender(&self) -> Sender<'_> {
@@ -125,7 +119,7 @@ impl Participant {
             identity: self.identity(),
             sid: &self.sid,
             hidden: self.is_hidden(),
-            agent: grant::kind(&self.claims) == Kind::Agent,
+            agent: grant::is_agent(&self.claims),
         }
     }
 

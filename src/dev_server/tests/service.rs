@@ -26,7 +26,7 @@ impl DevServer {
 }
 
 fn settings(room: &Value) -> [&Value; 4] {
-    ["metadata", "maxParticipants", "emptyTimeout", "departureTimeout"].map(|name| &room[name])
+    ["metadata", "max_participants", "empty_timeout", "departure_timeout"].map(|name| &room[name])
 }
 
 #[tokio::test]
