@@ -105,13 +105,19 @@ pub(crate) fn main() -> ExitCode {
     start_logs();
     let runtime = match arguments.verb.runtime().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return Failure::failed(format!("cannot start the async runtime: {error}")).report(),
+        Err(error) => {
+            let status = Failure::failed(format!("cannot start the async runtime: {error}")).report();
+            terminal::output::finish();
+            return status;
+        }
     };
     let result = runtime.block_on(terminal::interrupt::until_second_signal(arguments.verb.run()));
     // Dropping the tasks kills tool programs that still run. A DNS lookup cannot be cancelled, so the
     // shutdown does not wait for it.
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
-    result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+    let status = result.map_or_else(Failure::report, |()| ExitCode::SUCCESS);
+    terminal::output::finish();
+    status
 }
 
 impl Verb {
@@ -182,5 +188,9 @@ fn start_logs() {
         _ => filter,
     };
     let colors = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colors).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(terminal::output::stderr)
+        .with_ansi(colors)
+        .init();
 }

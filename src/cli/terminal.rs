@@ -5,6 +5,7 @@ pub(super) mod failure;
 pub(super) mod file;
 pub(super) mod forms;
 pub(super) mod interrupt;
+pub(super) mod output;
 pub(super) mod questions;
 pub(super) mod render;
 pub(super) mod screen;

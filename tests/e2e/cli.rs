@@ -9,8 +9,9 @@ use std::{
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use livekit_token::Claims;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 use toolbridge::{Assistant, Client, ToolError, Tools, transport::ROLE_ATTRIBUTE};
 
 use crate::{
@@ -41,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         call_after_a_lost_goodbye_waits_until_the_client_is_free,
         machine_suspended_for_4_s_continues,
         client_with_a_limit_gives_up_a_lost_connection,
+        client_whose_output_is_not_read_answers_and_leaves,
     ]
 }
 
@@ -485,5 +487,33 @@ async fn client_with_a_limit_gives_up_a_lost_connection() -> anyhow::Result<()> 
     server.kill();
     let output = phone.finish().await?;
     ensure!(output.code == Some(1) && output.stderr.contains("connection lost: "), "{output:?}");
+    Ok(())
+}
+
+/// As with Ctrl-S at a terminal: the pipes of both outputs are full after a part of these calls.
+async fn client_whose_output_is_not_read_answers_and_leaves() -> anyhow::Result<()> {
+    const CALLS: usize = 60;
+    /// More than a pipe holds.
+    const LOGS: &str = "trace,toolbridge=trace";
+    let (server, room) = (shared()?, "unread");
+    let file = tools_file(room, &[("echo", "cat")])?;
+    let mut client = Program::toolbridge(&server, &["client", "--room", room, "--identity", "phone"])
+        .arg("--tools")
+        .arg(&file)
+        .env("RUST_LOG", LOGS)
+        .start_unread()?;
+    let brain = assistant(&server, room, "assistant", Assistant::builder()).await?;
+    for n in 0..CALLS {
+        let answer = brain.call("echo", json!({"n": n})).to("phone").await?;
+        ensure!(answer.to_json() == json!({"n": n}), "{n}: {answer:?}");
+    }
+    let pid = client.id().and_then(|pid| Pid::from_raw(pid as i32)).context("no process id")?;
+    kill_process(pid, Signal::INT)?;
+    let status = soon("the client's end", client.wait()).await??;
+    ensure!(status.code() == Some(0), "{status:?}");
+    let mut read = Vec::new();
+    client.stderr.take().context("no standard error")?.read_to_end(&mut read).await?;
+    // A pipe holds 64 KiB on Linux, and takes a text of up to 4 KiB as a whole.
+    ensure!(read.len() >= 61_440, "the pipe was not full: {} bytes", read.len());
     Ok(())
 }

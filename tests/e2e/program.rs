@@ -384,6 +384,11 @@ impl Planned {
         Ok(Program { child, pid, lines, seen: Vec::new(), errors: Some(errors) })
     }
 
+    /// Starts it without reading what it prints, so that its pipes fill.
+    pub(crate) fn start_unread(mut self) -> anyhow::Result<Child> {
+        Ok(self.0.spawn()?)
+    }
+
     /// Starts it and waits for its end.
     pub(crate) async fn run(self) -> anyhow::Result<Output> {
         self.start()?.finish().await

@@ -18,6 +18,7 @@ use crate::cli::{
         failure::{Failure, hint, tool_failed},
         file,
         interrupt::{interrupted, unless_interrupted},
+        output,
         questions::Terminal,
         screen,
     },
@@ -197,7 +198,7 @@ pub(in crate::cli) fn say(line: &str) -> io::Result<()> {
 }
 
 fn print(rows: &[String]) -> io::Result<()> {
-    let printed = writeln!(io::stdout(), "{}", rows.join("\n"));
+    let printed = output::stdout().write_all(format!("{}\n", rows.join("\n")).as_bytes());
     Terminal::shared().disturb();
     printed
 }

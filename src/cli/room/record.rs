@@ -18,7 +18,7 @@ use crate::cli::{
         failure::{Failure, hint},
         file,
         interrupt::interrupted,
-        text,
+        output, text,
     },
 };
 use toolbridge::{
@@ -152,7 +152,7 @@ impl Status {
     }
 
     fn show(&mut self, line: &str) {
-        let _ = write!(io::stderr(), "\r{line}\u{1b}[K"); // a write error is ignored
+        let _ = output::stderr().write_all(format!("\r{line}\u{1b}[K").as_bytes()); // a write error is ignored
     }
 
     fn clear(&mut self) {

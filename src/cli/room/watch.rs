@@ -1,9 +1,6 @@
 //! `toolbridge watch`: prints the protocol frames that an observer receives.
 
-use std::{
-    future::pending,
-    io::{self, Write as _},
-};
+use std::{future::pending, io::Write as _};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -15,7 +12,7 @@ use crate::cli::{
         clock,
         failure::{Failure, hint},
         interrupt::interrupted,
-        render, text,
+        output, render, text,
     },
 };
 use toolbridge::{
@@ -88,7 +85,7 @@ async fn show(
             }),
         };
         if let Some(line) = shown
-            && let Err(error) = writeln!(io::stdout(), "{line}")
+            && let Err(error) = output::stdout().write_all(format!("{line}\n").as_bytes())
         {
             room.close().await;
             return Err(error.into());

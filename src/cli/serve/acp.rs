@@ -1,7 +1,7 @@
 //! `toolbridge acp`: holds a conversation with an agent at the terminal, in a room whose tools the agent can
 //! call.
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use clap::{Args, builder::NonEmptyStringValueParser};
 use serde_json::json;
@@ -17,6 +17,7 @@ use crate::cli::{
         failure::{Failure, hint},
         file,
         interrupt::{interrupted, unless_interrupted},
+        output,
         questions::Terminal,
         screen, text,
     },
@@ -152,7 +153,7 @@ async fn prompt(
             let result = ToolResult::of(&value).for_clients();
             for text in result.content().iter().filter_map(ContentBlock::as_text) {
                 for line in screen::foreign_on_stdout(text) {
-                    writeln!(io::stdout(), "{line}")?;
+                    output::stdout().write_all(format!("{line}\n").as_bytes())?;
                 }
             }
             Terminal::shared().disturb();

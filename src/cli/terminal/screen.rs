@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use terminal_size::terminal_size_of;
 
-use crate::cli::terminal::{questions::Terminal, text};
+use crate::cli::terminal::{output, questions::Terminal, text};
 
 /// What a line of somebody else begins with.
 pub(in crate::cli) const MARK: &str = "│ ";
@@ -23,11 +23,11 @@ pub(in crate::cli) fn print(lines: &[String]) {
     Terminal::shared().disturb();
 }
 
-/// Prints lines on standard error. A write error is ignored.
+/// Prints lines on standard error. A write error is ignored, and the room does not wait for the terminal.
 pub(in crate::cli) fn write(lines: &[String]) {
     let mut all = lines.join("\n");
     all.push('\n');
-    let _ = io::stderr().lock().write_all(all.as_bytes());
+    let _ = output::stderr().write_all(all.as_bytes());
 }
 
 /// Prints a text that somebody else wrote.
