@@ -8,14 +8,14 @@ use std::{
 use bytes::Bytes;
 use serde_json::json;
 use toolbridge::{
-    CallError, Config, ConnectionState, Event, Tool, Value,
+    CallError, Config, ConnectionState, Event, Identity, Tool, Value,
     frame::{Configuration, ErrorMessage, Frame, Message, Meta},
     session::{CallKey, Counter, Output, Readiness, Request, SendFailure, Session},
     tools::{NotOffered, Reach, RegisterError},
     transport::{
         Compression, Form, Lane, Packet, Participant, Peer, RPC_REQUEST_TOPIC, RPC_RESPONSE_TOPIC, RpcError,
-        RpcMessage, RpcRequest, RpcResponse, StreamHeader, StreamKind, StreamPart, StreamParts, TextStream,
-        TransportEvent,
+        RpcMessage, RpcRequest, RpcResponse, STREAM_TOPIC, StreamHeader, StreamKind, StreamPart, StreamParts,
+        TextStream, TransportEvent,
     },
 };
 
@@ -417,6 +417,30 @@ fn sec_i12_only_the_owner_that_the_room_announced_may_answer() {
     caller.parts(&web(), parts);
     assert_eq!(caller.outcome(key), Some(Ok(json!({"value": "the owner's"}))));
     assert!(caller.count(Counter::StreamUnknown) > 0);
+}
+
+/// An agent can send streams and messages of RPC in the name of another participant, though not under its sid.
+#[test]
+fn sec_i12_participant_is_named_for_its_own_sid_alone() {
+    let mut caller = Caller::with(config(), 2);
+    caller.handle(TransportEvent::Joined(Participant::new("other", "PA_2").agent(true)));
+    for name in ["web", "nobody", "agent"] {
+        let forged = Peer::new(name, "PA_2");
+        caller.ack(&forged, "x");
+        caller.answer(&forged, "x", "1");
+        caller.parts(&forged, chunked("x", "1"));
+        let frame = StreamHeader::new("frame", STREAM_TOPIC, Some(8));
+        caller.parts(&forged, [StreamPart::Header(frame)]);
+    }
+    let named = |caller: &Caller| {
+        let by = |event: &Event| if let Event::Violation { by, .. } = event { by.clone() } else { None };
+        caller.events.iter().filter_map(by).collect::<Vec<_>>()
+    };
+    assert!(named(&caller).is_empty(), "{:?}", named(&caller));
+    assert!(caller.count(Counter::NotPermitted) >= 4 && caller.count(Counter::StreamRefused) >= 2);
+    caller.answer(&Peer::new("other", "PA_2"), "x", "1");
+    caller.answer(&web(), "x", "1");
+    assert_eq!(named(&caller), ["other", "web"].map(Identity::from));
 }
 
 #[test]

@@ -117,14 +117,14 @@ struct Inflow {
 }
 
 impl Delivery {
-    /// Handles a part of a stream. `may_begin` states whether its sender may start streams. `is_trusted` states whether
-    /// it may send large frames: it is the assistant, or owes an answer.
+    /// Handles a part of a stream. `may_begin` states whether its sender may start streams, and `named` who it is, if that is
+    /// known. `is_trusted` states whether it may send large frames: it is the assistant, or owes an answer.
     pub(crate) fn handle_stream(
         &mut self,
         cx: &mut Context,
         from: &Peer,
         part: StreamPart,
-        may_begin: bool,
+        (may_begin, named): (bool, Option<&Identity>),
         is_trusted: bool,
     ) -> Part {
         match part {
@@ -132,7 +132,7 @@ impl Delivery {
             StreamPart::Header(header) if !may_begin || header.id.len() > MAX_ID => {
                 // Refused at the header, so that a sender without rights takes no memory: a reader that opens
                 // each announced stream holds as many as anybody likes to announce.
-                cx.complain(from.identity(), Counter::StreamRefused);
+                cx.complain(named, Counter::StreamRefused);
                 Part::Ignored
             }
             StreamPart::Header(header) => self.streams.begin(cx, from, header, is_trusted, None),

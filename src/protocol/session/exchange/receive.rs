@@ -31,15 +31,12 @@ impl Exchange {
         cx.count(Counter::FramesIn);
         cx.stats.add(Counter::BytesIn, payload.len());
         // LiveKit delivers packets of hidden participants and of its server API without an identity. Nothing
-        // can be answered to such a sender, and nobody knows who it is.
-        let Some(from) = from else { return cx.complain(None, Counter::NoSender) };
-        let id = from.identity();
-        if id == cx.local.identity() {
-            // LiveKit returns no packet to its sender.
-            return cx.complain(id, Counter::NoSender);
-        }
+        // can be answered to such a sender, and nobody knows who it is. It returns no packet to its sender.
+        let Some(from) = from.filter(|it| it.identity() != cx.local.identity()) else {
+            return cx.complain(None, Counter::NoSender);
+        };
         if payload.len() > cx.config.caps.frames.max_incoming {
-            return peers.malformed(cx, delivery, id, Malformed::default());
+            return peers.malformed(cx, delivery, from.identity(), Malformed::default());
         }
         self.receive_frame(core, from, lane, payload);
     }
@@ -106,7 +103,7 @@ impl Exchange {
         let Core { cx, peers, delivery, .. } = core;
         let is_frame_stream = matches!(&part, StreamPart::Header(header) if header.is_frame());
         let may_begin = is_frame_stream && peers.may_stream(cx, from);
-        let frame = match delivery.handle_stream(cx, from, part, may_begin, is_trusted) {
+        let frame = match delivery.handle_stream(cx, from, part, (may_begin, peers.named(from)), is_trusted) {
             Part::Whole(frame) => frame,
             part => return self.stream_advanced(core, id, part),
         };

@@ -39,10 +39,9 @@ impl Exchange {
         }
         core.cx.count(Counter::FramesIn);
         core.cx.stats.add(Counter::BytesIn, message.size());
-        let Some(from) = from else { return core.cx.complain(None, Counter::NoSender) };
-        if from.identity() == core.cx.local.identity() {
-            return core.cx.complain(from.identity(), Counter::NoSender);
-        }
+        let Some(from) = from.filter(|it| it.identity() != core.cx.local.identity()) else {
+            return core.cx.complain(None, Counter::NoSender);
+        };
         self.accept_rpc(core, from, message);
     }
 
@@ -84,7 +83,7 @@ impl Exchange {
         let by = from.identity();
         let is_expected = self.outgoing.find_by_rpc(core, by, id).is_some() || core.peers.is_rpc_ping(by, id);
         if !is_expected {
-            core.cx.complain(by, Counter::NotPermitted);
+            core.cx.complain(core.peers.named(from), Counter::NotPermitted);
         }
         is_expected
     }
@@ -97,7 +96,7 @@ impl Exchange {
     /// Handles the header of a stream of text.
     pub(super) fn receive_text_header(&mut self, core: &mut Core, from: &Peer, header: StreamHeader) {
         if from.identity() == core.cx.local.identity() {
-            return core.cx.complain(from.identity(), Counter::NoSender);
+            return core.cx.complain(None, Counter::NoSender);
         }
         let is_answer = header.topic == RPC_RESPONSE_TOPIC;
         if is_answer && !self.is_answer_expected(core, from, rpc::answered_id(&header)) {

@@ -149,6 +149,11 @@ impl Peers {
         self.ask_for_configuration(cx, delivery, from.identity());
     }
 
+    /// Returns who has sent a packet if its sid is that of its identity. An agent can name another sender, but no other sid.
+    pub(crate) fn named<'a>(&self, from: &'a Peer) -> Option<&'a Identity> {
+        self.get(from.identity()).is_some_and(|it| it.is_at(from.sid())).then(|| from.identity())
+    }
+
     /// Returns whether a frame of this sender may arrive as a byte stream: it must be a counterpart in the join that
     /// the packet states.
     pub(crate) fn may_stream(&self, cx: &Context, from: &Peer) -> bool {
