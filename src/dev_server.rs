@@ -63,6 +63,7 @@ mod faults;
 mod grant;
 mod http;
 mod ice_tcp;
+mod limits;
 mod listener;
 mod packet;
 mod peer;

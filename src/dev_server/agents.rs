@@ -25,7 +25,7 @@ mod worker;
 use dispatch::{Dispatch, Stage, Work};
 use worker::{Registration, Worker};
 
-use super::room::{MAX_NAME, Refusal, check_size};
+use super::limits::{self, MAX_NAME, Refusal};
 
 /// The maximum number of connected workers.
 const MAX_WORKERS: usize = 32;
@@ -108,7 +108,7 @@ fn check_one(agent: &RoomAgentDispatch) -> Result<(), &'static str> {
     if agent.agent_name.len() > MAX_NAME || agent.deployment.len() > MAX_NAME {
         return Err("the agent's name or deployment exceeds 256 bytes");
     }
-    check_size(&agent.metadata, &agent.attributes).map_err(|Refusal(_, why)| why)
+    limits::check(&agent.metadata, &agent.attributes).map_err(|Refusal(_, why)| why)
 }
 
 impl Agents {
@@ -393,7 +393,7 @@ impl Agents {
             self.offer_all(now);
         } else if answer.participant_identity.len() > MAX_NAME
             || answer.participant_name.len() > MAX_NAME
-            || check_size(&answer.participant_metadata, &answer.participant_attributes).is_err()
+            || limits::check(&answer.participant_metadata, &answer.participant_attributes).is_err()
         {
             const WHY: &str = "identity, name, metadata or attributes in the worker's answer are too large";
             tracing::warn!(room, job = job.id, "an agent's job is lost: {WHY}");

@@ -15,11 +15,15 @@ use livekit_protocol::{
 };
 use livekit_token::Claims;
 
-use super::{agents::Agents, faults::Faults, packet::Nonces};
+use super::{
+    agents::Agents,
+    faults::Faults,
+    limits::{self, MAX_NAME, Refusal},
+    packet::Nonces,
+};
 use crate::transport::Lane;
 
 mod data;
-mod limits;
 mod participant;
 mod removal;
 mod requests;
@@ -32,7 +36,6 @@ mod test_hooks;
 #[cfg(test)]
 mod tests;
 
-pub(super) use limits::check as check_size;
 pub(super) use service::ServiceError;
 pub(super) use settings::check_config;
 
@@ -44,8 +47,6 @@ use settings::Settings;
 const MAX_ROOMS: usize = 256;
 /// The maximum number of participants in all rooms. Killed participants count for another 20 s.
 const MAX_PARTICIPANTS: usize = 256;
-/// The maximum length of a room name or identity, in bytes, as in livekit-server.
-pub(super) const MAX_NAME: usize = 256;
 /// The ping interval and the ping timeout of clients, in seconds, as in livekit-server.
 pub(super) const PING: [i32; 2] = [5, 15];
 /// The time that a join has to connect.
@@ -108,10 +109,6 @@ pub(super) struct JoinAttempt {
     /// The time in milliseconds since 1970.
     pub(super) unix_ms: i64,
 }
-
-/// Why a request is refused: the HTTP status and the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
 
 /// All rooms.
 #[derive(Debug)]
