@@ -16,7 +16,7 @@ use livekit_protocol::{
 use livekit_token::Claims;
 
 use super::{
-    agents::Agents,
+    agents::{Agents, Presence},
     faults::Faults,
     limits::{self, MAX_NAME, Refusal},
     packet::Nonces,
@@ -188,7 +188,7 @@ impl Rooms {
         if self.locations.len() >= MAX_PARTICIPANTS && known.is_none() {
             return Err(Refusal(503, "the server has reached its limit of participants"));
         }
-        if !self.has_place_for(name) {
+        if !self.has_place_for(now, name) {
             return Err(Refusal(503, "the server has reached its limit of rooms"));
         }
         if let Some(old) = known {
@@ -241,7 +241,7 @@ impl Rooms {
         } else {
             self.warn_of_agents(&name, &config.agents);
         }
-        self.agents.handle_joined(&name, &identity);
+        self.agents.handle_presence(now, &name, &identity, Presence::Connected);
         if let Some(differences) = differences {
             let who = format!("{identity:?} joins the room {name:?}");
             self.warn_of_rights(&name, &format!("{who} with other rights than before: {differences}"));
@@ -304,17 +304,16 @@ impl Rooms {
         }
     }
 
-    /// Closes an empty room early to make space for another one. Returns whether there was one.
     /// Returns whether this room exists or one more can begin, for which an empty one may be closed.
-    fn has_place_for(&mut self, name: &str) -> bool {
-        self.rooms.len() < MAX_ROOMS || self.rooms.contains_key(name) || self.delete_empty_room()
+    fn has_place_for(&mut self, now: Instant, name: &str) -> bool {
+        self.rooms.len() < MAX_ROOMS || self.rooms.contains_key(name) || self.delete_empty_room(now)
     }
 
-    fn delete_empty_room(&mut self) -> bool {
+    fn delete_empty_room(&mut self, now: Instant) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
         first.is_some_and(|name| {
-            self.agents.close(&name);
+            self.agents.close(now, &name);
             self.rooms.remove(&name).is_some()
         })
     }
