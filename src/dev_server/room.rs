@@ -299,8 +299,14 @@ impl Rooms {
         let Some(key) = self.connections.remove(&connection) else { return };
         let Some(participant) = self.participant_mut(key) else { return };
         participant.connection.take_if(|it| *it == connection);
-        if participant.connection.is_none() && participant.state != State::Active {
-            self.remove(now, key, DisconnectReason::SignalClose, None);
+        if participant.connection.is_some() {
+            return;
+        }
+        if participant.state != State::Active {
+            return self.remove(now, key, DisconnectReason::SignalClose, None);
+        }
+        if let Some(Location { room, identity }) = self.locations.get(&key) {
+            self.agents.handle_presence(now, room, identity, Presence::Disconnected);
         }
     }
 
