@@ -202,7 +202,7 @@ impl Dispatch {
                 job = work.job.id,
                 "an agent's job is offered again: it is lost with its worker"
             );
-            (work.presence, *until) = (Presence::Absent, None);
+            *until = None;
         }
         removal
     }

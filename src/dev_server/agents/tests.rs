@@ -246,16 +246,31 @@ fn restarted_worker_gets_the_rooms_that_it_had() {
 
 #[test]
 fn agent_outlives_the_connection_of_its_worker() {
+    for closes in [true, false] {
+        let (mut world, job) = World::with_job();
+        if closes {
+            world.agents.handle_worker_closed(world.now, 1);
+        }
+        world.register(2, "");
+        assert_eq!(world.offers(), []);
+        world.say(2, FromWorker::MigrateJob(MigrateJobRequest { job_ids: vec![job.id.clone()] }));
+        world.agents.close(world.now, "kitchen");
+        // The job of a connected worker is not taken from it.
+        assert_eq!(world.terminations(), [(if closes { 2 } else { 1 }, job.id)]);
+    }
+}
+
+#[test]
+fn participant_that_leaves_before_the_agent_of_its_identity_joins_does_not_end_the_job() {
     let mut world = World::new();
-    world.open("kitchen", &[]);
     world.register(1, "");
-    let job = world.run("kitchen");
-    world.agents.handle_worker_closed(world.now, 1);
-    world.register(2, "");
-    assert_eq!(world.offers(), []);
-    world.say(2, FromWorker::MigrateJob(MigrateJobRequest { job_ids: vec![job.id.clone()] }));
-    world.agents.close(world.now, "kitchen");
-    assert_eq!(world.terminations(), [(2, job.id)]);
+    world.open("kitchen", &[]);
+    let (key, job) = world.offer();
+    world.answer(key, &job, true);
+    world.read();
+    world.turn(&job, Presence::Disconnected);
+    world.turn(&job, Presence::Absent);
+    assert_eq!((world.read().len(), world.job_status("kitchen")), (0, vec![JobStatus::JsRunning]));
 }
 
 #[test]
@@ -405,6 +420,12 @@ fn deleted_dispatch_ends_its_job_and_removes_its_agent_3_s_later() {
     assert_eq!(deleted.agent_name, "cook");
     assert_eq!(world.terminations(), [(1, job.id.clone())]);
     assert!(world.agents.delete(world.now, "kitchen", &job.dispatch_id).is_none());
+    let due = world.agents.poll_timeout();
+    world.open("cellar", &["cook"]);
+    let other = world.run("cellar");
+    world.agents.delete(world.now, "cellar", &other.dispatch_id).unwrap();
+    world.agents.close(world.now, "cellar");
+    assert_eq!(world.agents.poll_timeout(), due, "nobody is removed from a room that was closed");
     assert!(world.pass(REMOVE_DELAY - SECOND).is_empty());
     assert_eq!(world.pass(SECOND), [("kitchen".to_owned(), identity(&job))]);
     assert_eq!(world.agents.poll_timeout(), None);
@@ -470,6 +491,7 @@ fn simulated_job_goes_to_the_worker_that_asked() {
     });
     assert!(world.agents.list("nowhere", "").is_empty());
     world.say(2, simulate("silent"));
+    assert_eq!(world.offer().0, 2);
     world.pass(OFFER_LIMIT);
     assert!(!world.agents.rooms.contains_key("silent"), "it is forgotten when it has ended");
     world.say(2, simulate("offered"));
