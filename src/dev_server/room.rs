@@ -295,6 +295,7 @@ impl Rooms {
     }
 
     /// A signaling connection ended. A participant with a network path stays while the path works.
+    /// An agent leaves earlier if its worker has gone, too.
     pub(super) fn handle_signal_closed(&mut self, now: Instant, connection: ConnectionId) {
         let Some(key) = self.connections.remove(&connection) else { return };
         let Some(participant) = self.participant_mut(key) else { return };
