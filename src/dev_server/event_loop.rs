@@ -8,9 +8,9 @@ use std::{
 };
 
 use livekit_protocol::{
-    JobAssignment, JoinRequest, Pong, RequestResponse, ServerMessage, SessionDescription, request_response,
-    server_message::Message as ToWorker, signal_request::Message as Request, signal_response::Message,
-    worker_message::Message as FromWorker,
+    JobAssignment, JoinRequest, Pong, RequestResponse, ServerMessage, SessionDescription, SignalTarget,
+    request_response, server_message::Message as ToWorker, signal_request::Message as Request,
+    signal_response::Message, worker_message::Message as FromWorker,
 };
 use livekit_token::Claims;
 use prost::Message as _;
@@ -32,7 +32,7 @@ use super::{
     ice_tcp::{IceTcp, TcpEvent},
     limits::Refusal,
     peer::{Peer, PeerEvent},
-    room::{ConnectionId, JoinAttempt, Key, Output, Rooms},
+    room::{ConnectionId, JoinAttempt, Key, Output, PeerId, Rooms},
     twirp::{ServiceCall, ServiceResponse},
 };
 use crate::livekit::AccessKey;
@@ -63,7 +63,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// An input from a connection.
 pub(super) enum ServerInput {
     /// A participant wants to join or resume. The reply carries its signaling messages.
-    Join(Box<(Claims, JoinRequest)>, oneshot::Sender<Result<SignalSession, Refusal>>),
+    Join(Box<Joining>, oneshot::Sender<Result<SignalSession, Refusal>>),
     /// A client sent a signaling request.
     SignalRequest(ConnectionId, Box<Request>),
     /// A client's signaling connection ended.
@@ -81,6 +81,14 @@ pub(super) enum ServerInput {
     /// A test inspects or changes the rooms.
     #[cfg(test)]
     Inspect(Box<dyn FnOnce(&mut Rooms) + Send>),
+}
+
+/// What a client asks for when it joins or resumes.
+pub(super) struct Joining {
+    pub(super) claims: Claims,
+    pub(super) request: JoinRequest,
+    /// Whether one peer connection carries both directions.
+    pub(super) single_peer_connection: bool,
 }
 
 /// An accepted signaling connection, with the messages to send on it.
@@ -110,12 +118,12 @@ pub(super) type Warn = Box<dyn Fn(&str) + Send>;
 pub(super) struct Server {
     key: AccessKey,
     rooms: Rooms,
-    peers: HashMap<Key, Peer>,
+    peers: HashMap<PeerId, Peer>,
     signals: HashMap<ConnectionId, mpsc::Sender<Box<Message>>>,
     workers: HashMap<WorkerKey, mpsc::Sender<Frame>>,
     sockets: Sockets,
-    /// The participant from which each address last sent a datagram.
-    routes: HashMap<(Protocol, SocketAddr), Key>,
+    /// The peer connection for which each address last sent a datagram.
+    routes: HashMap<(Protocol, SocketAddr), PeerId>,
     inputs: mpsc::Receiver<ServerInput>,
     warn: Warn,
     /// The warnings of refused requests so far; each is given once.
@@ -204,13 +212,14 @@ impl Server {
         let now = Instant::now();
         match input {
             ServerInput::Join(who, reply) => {
-                let (claims, request) = *who;
+                let Joining { claims, request, single_peer_connection } = *who;
                 let (key, connection) = (self.number(), self.number());
                 let sids = [format!("PA_{}", nanoid::nanoid!(12)), room_sid()];
                 let (sender, messages) = mpsc::channel(MAX_WAITING);
                 self.signals.insert(connection, sender);
                 let unix_ms = clock::unix_ms();
-                let attempt = JoinAttempt { key, connection, claims, request, sids, unix_ms };
+                let attempt =
+                    JoinAttempt { key, connection, claims, request, single_peer_connection, sids, unix_ms };
                 let entry =
                     self.rooms.handle_join(now, attempt).map(|()| SignalSession { connection, messages });
                 if entry.is_err() {
@@ -285,7 +294,7 @@ impl Server {
     /// Passes a datagram to its peer connection. Datagrams of unknown origin are dropped.
     fn receive(&mut self, protocol: Protocol, from: SocketAddr, datagram: &[u8]) {
         let now = Instant::now();
-        if let Some(peer) = self.routes.get(&(protocol, from)).and_then(|key| self.peers.get_mut(key))
+        if let Some(peer) = self.routes.get(&(protocol, from)).and_then(|id| self.peers.get_mut(id))
             && peer.receive(now, protocol, from, true, datagram)
         {
             return;
@@ -293,28 +302,28 @@ impl Server {
         let owner = self
             .peers
             .iter_mut()
-            .find_map(|(key, peer)| peer.receive(now, protocol, from, false, datagram).then_some(*key));
-        let Some(key) = owner else {
+            .find_map(|(id, peer)| peer.receive(now, protocol, from, false, datagram).then_some(*id));
+        let Some(id) = owner else {
             return tracing::trace!(%from, "a datagram of unknown origin was dropped");
         };
         if self.routes.len() >= MAX_ROUTES {
             self.routes.clear();
         }
-        self.routes.insert((protocol, from), key);
+        self.routes.insert((protocol, from), id);
     }
 
     /// Exchanges events and outputs between rooms and peer connections until none are left.
     fn settle(&mut self) {
         loop {
             let mut events = Vec::new();
-            for (key, peer) in &mut self.peers {
-                events.extend(std::iter::from_fn(|| peer.poll_event()).map(|event| (*key, event)));
+            for (id, peer) in &mut self.peers {
+                events.extend(std::iter::from_fn(|| peer.poll_event()).map(|event| (*id, event)));
             }
             if events.is_empty() && !self.perform() {
                 break;
             }
-            for (key, event) in events {
-                self.handle_event(key, event);
+            for (id, event) in events {
+                self.handle_event(id, event);
                 self.perform();
             }
         }
@@ -328,15 +337,15 @@ impl Server {
         }
     }
 
-    fn handle_event(&mut self, key: Key, event: PeerEvent) {
+    fn handle_event(&mut self, id: PeerId, event: PeerEvent) {
         let now = Instant::now();
         match event {
-            PeerEvent::Connected => self.rooms.handle_connected(key),
-            PeerEvent::Open => self.rooms.handle_open(key),
-            PeerEvent::Message(lane, message) => self.rooms.handle_message(key, lane, &message),
-            PeerEvent::Lost => self.rooms.handle_path_lost(now, key),
-            PeerEvent::Closed => self.rooms.handle_peer_closed(now, key),
-            PeerEvent::Overflow => self.rooms.handle_overflow(now, key),
+            PeerEvent::Connected => self.rooms.handle_connected(id),
+            PeerEvent::Open => self.rooms.handle_open(id),
+            PeerEvent::Message(lane, message) => self.rooms.handle_message(id.0, lane, &message),
+            PeerEvent::Lost => self.rooms.handle_path_lost(now, id),
+            PeerEvent::Closed => self.rooms.handle_peer_closed(now, id),
+            PeerEvent::Overflow => self.rooms.handle_overflow(now, id.0),
         }
     }
 
@@ -357,13 +366,15 @@ impl Server {
                     }
                 }
                 Output::Offer(key, offer) => self.answer(key, &offer),
-                Output::Candidate(key, line) => {
-                    if let Some(peer) = self.peers.get_mut(&key) {
+                Output::Negotiate(key) => self.offer(key),
+                Output::Answer(key, answer) => self.accept(key, &answer),
+                Output::Candidate(id, line) => {
+                    if let Some(peer) = self.peers.get_mut(&id) {
                         peer.add_candidate(&line);
                     }
                 }
-                Output::Data(key, lane, packet) => {
-                    if let Some(peer) = self.peers.get_mut(&key) {
+                Output::Data(id, lane, packet) => {
+                    if let Some(peer) = self.peers.get_mut(&id) {
                         peer.send(lane, packet);
                         if peer.queued() > FEW_QUEUED {
                             self.remove_slowest();
@@ -371,13 +382,14 @@ impl Server {
                     }
                 }
                 Output::Close(key) => {
-                    if let Some(mut peer) = self.peers.remove(&key) {
+                    for target in [SignalTarget::Publisher, SignalTarget::Subscriber] {
+                        let Some(mut peer) = self.peers.remove(&(key, target)) else { continue };
                         peer.close();
                         while let Some(transmit) = peer.poll_transmit() {
                             self.sockets.send(transmit);
                         }
                     }
-                    self.routes.retain(|_, owner| *owner != key);
+                    self.routes.retain(|_, (owner, _)| *owner != key);
                 }
             }
         }
@@ -423,8 +435,8 @@ impl Server {
         if self.peers.values().map(Peer::queued).sum::<usize>() <= MAX_QUEUED {
             return;
         }
-        let slowest = self.peers.iter().max_by_key(|(_, peer)| peer.queued()).map(|(key, _)| *key);
-        if let Some(key) = slowest {
+        let slowest = self.peers.iter().max_by_key(|(_, peer)| peer.queued()).map(|(id, _)| *id);
+        if let Some((key, _)) = slowest {
             self.rooms.handle_overflow(Instant::now(), key);
         }
     }
@@ -439,17 +451,38 @@ impl Server {
         }
     }
 
+    fn peer(&mut self, now: Instant, id: PeerId) -> &mut Peer {
+        self.peers.entry(id).or_insert_with(|| Peer::new(now, self.sockets.addresses))
+    }
+
     fn answer(&mut self, key: Key, offer: &SessionDescription) {
-        let now = Instant::now();
-        let peer = self.peers.entry(key).or_insert_with(|| Peer::new(now, self.sockets.addresses));
+        let (now, id) = (Instant::now(), (key, SignalTarget::Publisher));
+        let peer = self.peer(now, id);
         let answered = peer.answers;
         match peer.answer(now, offer) {
             Ok(_) if self.rooms.faults.max_answers.is_some_and(|limit| answered >= limit) => {}
-            Ok((answer, candidates)) => self.rooms.handle_answer(key, answer, candidates),
+            Ok((answer, candidates)) => self.rooms.handle_description(id, answer, candidates),
             Err(error) => {
                 tracing::debug!(%error, "an offer cannot be answered");
-                self.rooms.handle_bad_offer(now, key);
+                self.rooms.handle_bad_description(now, key);
             }
+        }
+    }
+
+    fn offer(&mut self, key: Key) {
+        let (now, id) = (Instant::now(), (key, SignalTarget::Subscriber));
+        if let Some((offer, candidates)) = self.peer(now, id).offer(now) {
+            self.rooms.handle_description(id, offer, candidates);
+        }
+    }
+
+    /// Accepts the answer to the server's offer. Without an offer it is ignored.
+    fn accept(&mut self, key: Key, answer: &SessionDescription) {
+        let now = Instant::now();
+        let Some(peer) = self.peers.get_mut(&(key, SignalTarget::Subscriber)) else { return };
+        if let Err(error) = peer.accept(now, answer) {
+            tracing::debug!(%error, "an answer was refused");
+            self.rooms.handle_bad_description(now, key);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use livekit_protocol::JoinRequest;
 use livekit_token::Claims;
 use tokio::{
     io::AsyncWriteExt,
@@ -16,7 +15,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use super::{
     access::{Access, Denied},
     clock,
-    event_loop::{ServerInput, SignalSession, WorkerSession},
+    event_loop::{Joining, ServerInput, SignalSession, WorkerSession},
     grant,
     http::{self, MAX_BODY, Request},
     limits::{self, MAX_NAME, Refusal},
@@ -290,12 +289,15 @@ fn is_upgrade(request: &Request) -> bool {
 }
 
 /// Reads the claims and the join request, which older clients spread over the parameters of `/rtc`.
-fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinRequest), Refusal> {
+fn joining(request: &Request, claims: Option<Claims>) -> Result<Joining, Refusal> {
     if claims.is_none() {
         return Err(Refusal(401, "permissions denied"));
     }
     let refused = |why| Refusal(400, why);
-    let join = match request.query("join_request").filter(|text| !text.is_empty()) {
+    let wrapped = request.query("join_request").filter(|text| !text.is_empty());
+    // As in livekit-server, a client that sends a join request uses one peer connection.
+    let single_peer_connection = wrapped.is_some();
+    let join = match wrapped {
         Some(text) => signal::join_request(&text).map_err(refused)?,
         None if request.path().starts_with("/rtc/v1") => return Err(refused("join_request is required")),
         None => signal::older_join_request(|name| request.query(name)).map_err(refused)?,
@@ -313,7 +315,7 @@ fn joining(request: &Request, claims: Option<Claims>) -> Result<(Claims, JoinReq
         claims.attributes.extend(set.map(|(key, value)| (key.clone(), value.clone())));
     }
     limits::check(&claims.metadata, &claims.attributes)?;
-    Ok((claims, join))
+    Ok(Joining { claims, request: join, single_peer_connection })
 }
 
 /// Checks that the token allows joining.
@@ -339,7 +341,7 @@ mod tests {
 
     use base64::{Engine as _, engine::general_purpose::URL_SAFE};
     use flate2::{Compression as Level, write::GzEncoder};
-    use livekit_protocol::{WrappedJoinRequest, wrapped_join_request::Compression};
+    use livekit_protocol::{JoinRequest, WrappedJoinRequest, wrapped_join_request::Compression};
     use livekit_token::VideoGrants;
     use prost::Message as _;
 
@@ -364,7 +366,7 @@ mod tests {
         };
         let attributes = attribute("token0", of_the_token - 6);
         let claims = Claims { sub: "one".into(), video, attributes, ..Default::default() };
-        let (claims, _) = joining(&request, Some(claims))?;
+        let Joining { claims, .. } = joining(&request, Some(claims))?;
         Ok(claims.attributes.iter().map(|(name, value)| name.len() + value.len()).sum())
     }
 
@@ -384,7 +386,9 @@ mod tests {
             "GET /rtc?sdk=js&client_protocol=1&reconnect=1&sid=PA_1&attributes={attributes} HTTP/1.1\r\n\r\n"
         );
         let request = Request::read(&mut text.as_bytes()).await.unwrap();
-        let (claims_of, join) = joining(&request, claims()).unwrap();
+        let Joining { claims: claims_of, request: join, single_peer_connection } =
+            joining(&request, claims()).unwrap();
+        assert!(!single_peer_connection);
         assert_eq!((join.reconnect, &*join.participant_sid), (true, "PA_1"));
         assert_eq!(join.client_info.unwrap().client_protocol, 1);
         assert_eq!(claims_of.attributes["floor"], "2");

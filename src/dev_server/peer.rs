@@ -1,4 +1,4 @@
-//! Holds the peer connection of one participant: str0m's state machine and a queue in front of its data
+//! Holds a peer connection of a participant: str0m's state machine and a queue in front of its data
 //! channels.
 //!
 //! It performs no I/O: received datagrams are passed in with their source address, and outgoing ones are polled as [`Transmit`].
@@ -8,8 +8,8 @@ use std::{collections::VecDeque, net::SocketAddr, ops::RangeInclusive, time::Ins
 use livekit_protocol::SessionDescription;
 use str0m::{
     Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcError,
-    change::SdpOffer,
-    channel::ChannelId,
+    change::{SdpAnswer, SdpOffer, SdpPendingOffer},
+    channel::{ChannelConfig, ChannelId, Reliability},
     error::IceError,
     net::{Protocol, Receive, TcpType, Transmit},
 };
@@ -28,6 +28,11 @@ const MAX_QUEUED: usize = 32 * 1024 * 1024;
 /// The maximum number of ICE candidates of a client.
 const MAX_CANDIDATES: usize = 64;
 
+/// The label of the channel for reliable packets.
+const RELIABLE: &str = "_reliable";
+/// The label of the channel for lossy packets.
+const LOSSY: &str = "_lossy";
+
 /// A peer connection.
 pub(super) struct Peer {
     rtc: Rtc,
@@ -45,6 +50,14 @@ pub(super) struct Peer {
     transmits: VecDeque<Transmit>,
     /// The number of answered offers.
     pub(super) answers: u32,
+    /// The number of own offers.
+    offers: u32,
+    /// The offer that waits for an answer.
+    pending: Option<SdpPendingOffer>,
+    /// Whether an own offer was answered.
+    is_negotiated: bool,
+    /// The client's candidates that came before its answer.
+    early: Vec<Candidate>,
 }
 
 /// An event of a peer connection.
@@ -84,6 +97,10 @@ impl Peer {
             events: VecDeque::new(),
             transmits: VecDeque::new(),
             answers: 0,
+            offers: 0,
+            pending: None,
+            is_negotiated: false,
+            early: Vec::new(),
         }
     }
 
@@ -104,15 +121,58 @@ impl Peer {
         let sdp = SdpOffer::from_sdp_string(&whole.data_only()).map_err(|error| refused(&error))?;
         let answer = whole.answer(&self.rtc.sdp_api().accept_offer(sdp)?.to_sdp_string());
         self.drain();
-        let lines = answer.split_inclusive("\r\n");
-        let sdp = lines
-            .filter(|line| !line.starts_with("a=candidate:") && !line.starts_with("a=end-of-candidates"));
-        let answer = SessionDescription {
-            r#type: "answer".into(),
-            sdp: sdp.collect(),
-            id: offer.id,
-            ..Default::default()
-        };
+        self.answers += 1;
+        let candidates = self.add_own_candidates();
+        self.handle_timeout(now);
+        Ok((description("answer", &answer, offer.id), candidates))
+    }
+
+    /// Offers the data channels, or restarts ICE once they are negotiated. The candidates are returned separately.
+    pub(super) fn offer(&mut self, now: Instant) -> Option<(SessionDescription, Vec<String>)> {
+        let mut changes = self.rtc.sdp_api();
+        if self.is_negotiated {
+            changes.ice_restart(true);
+        } else {
+            changes.add_channel(RELIABLE.into());
+            changes.add_channel_with_config(ChannelConfig {
+                label: LOSSY.into(),
+                ordered: false,
+                reliability: Reliability::MaxRetransmits { retransmits: 0 },
+                ..Default::default()
+            });
+        }
+        let (offer, pending) = changes.apply()?;
+        self.pending = Some(pending);
+        self.drain();
+        self.offers += 1;
+        let candidates = self.add_own_candidates();
+        self.handle_timeout(now);
+        Some((description("offer", &offer.to_sdp_string(), self.offers), candidates))
+    }
+
+    /// Accepts the answer to the last offer. An answer to an earlier one is ignored, and so is one without an offer.
+    ///
+    /// # Errors
+    /// The answer is invalid.
+    pub(super) fn accept(&mut self, now: Instant, answer: &SessionDescription) -> Result<(), RtcError> {
+        // Older clients do not repeat the id.
+        let is_meant = answer.id == 0 || answer.id == self.offers;
+        let Some(pending) = self.pending.take_if(|_| is_meant) else { return Ok(()) };
+        let sdp = SdpAnswer::from_sdp_string(&answer.sdp)
+            .map_err(|error| RtcError::RemoteSdp(error.to_string()))?;
+        self.rtc.sdp_api().accept_answer(pending, sdp)?;
+        self.is_negotiated = true;
+        self.drain();
+        for candidate in std::mem::take(&mut self.early) {
+            self.rtc.add_remote_candidate(candidate);
+            self.drain();
+        }
+        self.handle_timeout(now);
+        Ok(())
+    }
+
+    /// Adds the server's candidates, and returns their lines.
+    fn add_own_candidates(&mut self) -> Vec<String> {
         let mut candidates = Vec::new();
         for candidate in self.own_candidates() {
             match candidate {
@@ -124,9 +184,7 @@ impl Peer {
                 Err(error) => tracing::debug!(%error, "a local address cannot be used as a candidate"),
             }
         }
-        self.answers += 1;
-        self.handle_timeout(now);
-        Ok((answer, candidates))
+        candidates
     }
 
     fn own_candidates(&self) -> [Result<Candidate, IceError>; 2] {
@@ -145,6 +203,9 @@ impl Peer {
         match Candidate::from_sdp_string(line) {
             Ok(candidate) => {
                 self.candidates += 1;
+                if self.pending.is_some() {
+                    return self.early.push(candidate);
+                }
                 self.rtc.add_remote_candidate(candidate);
                 self.drain();
             }
@@ -313,8 +374,8 @@ impl Peer {
             Event::Closed => self.events.push_back(PeerEvent::Closed),
             Event::ChannelOpen(id, label) => {
                 match label.as_str() {
-                    "_reliable" => self.reliable = Some(id),
-                    "_lossy" => self.lossy = Some(id),
+                    RELIABLE => self.reliable = Some(id),
+                    LOSSY => self.lossy = Some(id),
                     _ => return,
                 }
                 if self.reliable.is_some() && self.lossy.is_some() {
@@ -330,6 +391,14 @@ impl Peer {
             _ => {}
         }
     }
+}
+
+/// Returns a description without candidates.
+fn description(kind: &str, sdp: &str, id: u32) -> SessionDescription {
+    let is_candidate =
+        |line: &&str| line.starts_with("a=candidate:") || line.starts_with("a=end-of-candidates");
+    let sdp = sdp.split_inclusive("\r\n").filter(|line| !is_candidate(line)).collect();
+    SessionDescription { r#type: kind.into(), sdp, id, ..Default::default() }
 }
 
 /// Returns whether a datagram is a STUN message of ICE.
@@ -431,6 +500,60 @@ mod tests {
                 checks += 1;
             }
         }
+    }
+
+    /// Answers the server's offer, and exchanges datagrams until its channels are open.
+    fn open_offered(now: &mut Instant, peer: &mut Peer, client: &mut Client) -> bool {
+        let at = client.at;
+        let (offer, candidates) = peer.offer(*now).unwrap();
+        assert!(!offer.sdp.contains("a=candidate") && candidates.len() == 2, "{}", offer.sdp);
+        let sdp = SdpOffer::from_sdp_string(&offer.sdp).unwrap();
+        let answer = client.rtc.sdp_api().accept_offer(sdp).unwrap().to_sdp_string();
+        // The client's candidates may come before its answer.
+        peer.add_candidate(&Candidate::host(at, Protocol::Udp).unwrap().to_sdp_string());
+        client.rtc.add_local_candidate(Candidate::host(at, Protocol::Udp).unwrap());
+        client.rtc.add_remote_candidate(Candidate::host(HERE[0], Protocol::Udp).unwrap());
+        let late = SessionDescription { sdp: "v=0".into(), id: offer.id + 1, ..Default::default() };
+        peer.accept(*now, &late).unwrap();
+        assert!(peer.pending.is_some(), "an answer to another offer is ignored");
+        peer.accept(*now, &SessionDescription { sdp: answer, id: offer.id, ..Default::default() }).unwrap();
+        let mut connected = false;
+        for _ in 0..200 {
+            *now += Duration::from_millis(50);
+            for datagram in client.says(*now) {
+                peer.receive(*now, Protocol::Udp, at, false, &datagram);
+            }
+            peer.handle_timeout(*now);
+            while let Some(transmit) = peer.poll_transmit() {
+                client.hear(*now, &transmit.contents);
+            }
+            for event in std::iter::from_fn(|| peer.poll_event()) {
+                connected |= matches!(event, PeerEvent::Connected);
+            }
+            if connected && peer.reliable.is_some() && peer.lossy.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn offered_connection_opens_its_channels_and_restarts_ice() {
+        let (mut now, at) = (Instant::now(), "127.0.0.1:5000".parse().unwrap());
+        let mut peer = peer();
+        let rtc = Rtc::builder().set_crypto_provider(crypto::provider()).clear_codecs().build(now);
+        let mut client = Client { rtc, at };
+        // An offer without an answer is made again, as after a resume before the first answer.
+        assert!(peer.offer(now).is_some());
+        assert!(open_offered(&mut now, &mut peer, &mut client));
+        let ufrag = |peer: &mut Peer| peer.rtc.direct_api().local_ice_credentials().ufrag;
+        let before = ufrag(&mut peer);
+        assert!(open_offered(&mut now, &mut peer, &mut client));
+        assert_ne!(ufrag(&mut peer), before);
+        let answer = SessionDescription { sdp: "nonsense".into(), ..Default::default() };
+        assert!(peer.accept(now, &answer).is_ok(), "no offer waits for it");
+        peer.offer(now).unwrap();
+        assert!(peer.accept(now, &answer).is_err());
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::{
 
 use livekit_protocol::{
     self as proto, DisconnectReason, JoinRequest, JoinResponse, LeaveRequest, ParticipantInfo,
-    ParticipantUpdate, RoomAgentDispatch, ServerInfo, leave_request::Action, participant_info::State,
-    signal_response::Message,
+    ParticipantUpdate, RoomAgentDispatch, ServerInfo, SignalTarget, leave_request::Action,
+    participant_info::State, signal_response::Message,
 };
 use livekit_token::Claims;
 
@@ -39,7 +39,7 @@ mod tests;
 pub(super) use service::ServiceError;
 pub(super) use settings::check_config;
 
-use participant::{Participant, is_dependent};
+use participant::{Participant, is_dependent, receives_on};
 use rights::Holders;
 use settings::Settings;
 
@@ -75,6 +75,9 @@ const PROTOCOL: i32 = 17;
 pub(super) type Key = u64;
 /// The id of a signaling connection. Never reused.
 pub(super) type ConnectionId = u64;
+/// A peer connection: the participant, and which of its two. [`SignalTarget::Publisher`] is the one that the participant offers,
+/// which carries both directions if it is the only one. [`SignalTarget::Subscriber`] is the one that the server offers.
+pub(super) type PeerId = (Key, SignalTarget);
 
 /// An action for the server's task.
 #[derive(Debug)]
@@ -87,11 +90,15 @@ pub(super) enum Output {
     RefreshToken(ConnectionId, Box<Claims>),
     /// Answer a participant's SDP offer.
     Offer(Key, proto::SessionDescription),
+    /// Offer a participant a peer connection, or restart ICE on it.
+    Negotiate(Key),
+    /// Accept a participant's answer to the server's offer.
+    Answer(Key, proto::SessionDescription),
     /// Add a candidate of a participant.
-    Candidate(Key, String),
+    Candidate(PeerId, String),
     /// Send a packet to a participant.
-    Data(Key, Lane, Vec<u8>),
-    /// Close a participant's peer connection.
+    Data(PeerId, Lane, Vec<u8>),
+    /// Close a participant's peer connections.
     Close(Key),
     /// Tell the developer of a mistake.
     Warn(String),
@@ -104,6 +111,8 @@ pub(super) struct JoinAttempt {
     pub(super) connection: ConnectionId,
     pub(super) claims: Claims,
     pub(super) request: JoinRequest,
+    /// Whether one peer connection carries both directions.
+    pub(super) single_peer_connection: bool,
     /// The sids of the participant and of the room, if they are new.
     pub(super) sids: [String; 2],
     /// The time in milliseconds since 1970.
@@ -203,7 +212,8 @@ impl Rooms {
     }
 
     fn join(&mut self, now: Instant, attempt: JoinAttempt) {
-        let JoinAttempt { key, connection, claims, request, sids: [sid, room_sid], unix_ms } = attempt;
+        let JoinAttempt { key, connection, claims, request, single_peer_connection, sids, unix_ms } = attempt;
+        let [sid, room_sid] = sids;
         let (name, identity) = (claims.video.room.clone(), claims.sub.clone());
         let config = claims.room_config.clone().unwrap_or_default();
         let due = (now + JOIN_LIMIT, DisconnectReason::JoinFailure);
@@ -215,8 +225,10 @@ impl Rooms {
             .or_insert_with(|| Room::new(now, (&name, room_sid), unix_ms, Settings::of_config(&config)));
         let (issued, differences) = room.holders.join(now, &claims);
         let due = (due, now + REFRESH_INTERVAL);
-        let mut participant =
-            Participant::new((key, connection), sid, (claims, issued), client, due, unix_ms);
+        let receives_on = receives_on(single_peer_connection, &claims, &client);
+        let can_publish = claims.video.can_publish.unwrap_or(true);
+        let ids = ((key, receives_on), connection);
+        let mut participant = Participant::new(ids, sid, (claims, issued), client, due, unix_ms);
         if !participant.is_hidden() {
             room.info.num_participants += 1;
         }
@@ -225,7 +237,8 @@ impl Rooms {
             room: Some(room.info.clone()),
             participant: Some(participant.info(DisconnectReason::UnknownReason)),
             other_participants: room.visible().collect(),
-            subscriber_primary: false,
+            subscriber_primary: receives_on == SignalTarget::Subscriber,
+            fast_publish: can_publish,
             ping_interval,
             ping_timeout,
             server_version: self.server.version.clone(),
@@ -252,6 +265,9 @@ impl Rooms {
         self.locations.insert(key, location);
         self.renew(key);
         self.announce(key, DisconnectReason::UnknownReason);
+        if receives_on == SignalTarget::Subscriber {
+            self.outputs.push_back(Output::Negotiate(key));
+        }
         if let Some(offer) = request.publisher_offer {
             self.outputs.push_back(Output::Offer(key, offer));
         }
@@ -262,16 +278,16 @@ impl Rooms {
         self.remove(now, key, DisconnectReason::StateMismatch, Some(Action::Reconnect));
     }
 
-    /// A participant's SDP offer could not be answered. It is asked to rejoin.
-    pub(super) fn handle_bad_offer(&mut self, now: Instant, key: Key) {
+    /// A participant's SDP offer or answer was refused. It is asked to rejoin.
+    pub(super) fn handle_bad_description(&mut self, now: Instant, key: Key) {
         self.remove(now, key, DisconnectReason::StateMismatch, Some(Action::Reconnect));
     }
 
-    /// Sends the SDP answer and the server's candidates.
-    pub(super) fn handle_answer(
+    /// Sends the SDP answer or offer of a peer connection, and the server's candidates.
+    pub(super) fn handle_description(
         &mut self,
-        key: Key,
-        answer: proto::SessionDescription,
+        (key, target): PeerId,
+        description: proto::SessionDescription,
         mut candidates: Vec<String>,
     ) {
         let Some(participant) = self.participant(key) else { return };
@@ -282,15 +298,19 @@ impl Rooms {
         let last = candidates.len().saturating_sub(1);
         let lines = candidates.into_iter().enumerate().map(|(n, line)| {
             let init = serde_json::json!({
-                "candidate": line, "sdpMid": "0", "sdpMLineIndex": 0, "usernameFragment": null
+                "candidate": line, "sdpMid": "", "sdpMLineIndex": 0, "usernameFragment": null
             });
             Message::Trickle(proto::TrickleRequest {
                 candidate_init: init.to_string(),
-                target: proto::SignalTarget::Publisher.into(),
+                target: target.into(),
                 r#final: n == last,
             })
         });
-        let messages = [Message::Answer(answer)].into_iter().chain(lines);
+        let description = match target {
+            SignalTarget::Publisher => Message::Answer(description),
+            SignalTarget::Subscriber => Message::Offer(description),
+        };
+        let messages = [description].into_iter().chain(lines);
         self.outputs.extend(messages.map(|message| Output::Signal(connection, Box::new(message))));
     }
 

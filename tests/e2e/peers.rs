@@ -34,16 +34,19 @@ const BROWSERS: [(&str, &str, &str); 2] = [
     ),
 ];
 
+/// The programs over an older SDK, which uses two peer connections.
+const OLDER: (&str, &str, &str) = ("python_1_0", "older/client.py", "older/assistant.py");
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let programs = [("python", "client.py", "assistant.py"), ("node", "client.mjs", "assistant.mjs")];
-    for (language, client, assistant) in programs.into_iter().chain(BROWSERS) {
-        let in_browser = client.starts_with("browser");
+    for (language, client, assistant) in programs.into_iter().chain(BROWSERS).chain([OLDER]) {
+        let makes_many = programs.iter().any(|(same, ..)| *same == language);
         let mut add = |name: &str, test: fn(&'static str) -> Test, program: &'static str| {
             let name = format!("peers::{name}_{language}");
             trials.push(trial_with(&name, move || missing_for(program), move || test(program)));
         };
-        if !in_browser {
+        if makes_many {
             add("five_thousand_calls_to_a_client_in", |it| Box::pin(many_calls_to(it)), client);
             add("five_thousand_calls_by_an_assistant_in", |it| Box::pin(many_calls_by(it)), assistant);
         }

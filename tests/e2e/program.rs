@@ -70,17 +70,30 @@ impl fmt::Debug for Output {
 /// Returns whether the peers of `tests/peers` are installed.
 pub(crate) fn has_peers() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let found =
-            StdCommand::new(script()).arg("find").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        found.is_ok_and(|status| status.success())
-    })
+    *FOUND.get_or_init(|| finds(&["find"]))
+}
+
+/// Returns whether the older SDK is installed.
+fn has_older_peers() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| finds(&["older", "find"]))
+}
+
+/// Returns whether the script finds what these arguments name.
+fn finds(arguments: &[&str]) -> bool {
+    let found =
+        StdCommand::new(script()).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
 }
 
 /// Returns the part that a test with this program of `tests/peers` needs and that is missing, if any.
 pub(crate) fn missing_for(program: &str) -> Option<&'static str> {
     server::missing()
         .or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
+        .or_else(|| {
+            (program.starts_with("older/") && !has_older_peers())
+                .then_some("tests/peers/older (scripts/peers older)")
+        })
         .or_else(|| (is_page(program) && browser::path().is_none()).then_some("chromium"))
 }
 

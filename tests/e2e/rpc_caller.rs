@@ -34,15 +34,14 @@ const METHODS: [&str; 8] = ["echo", "slow", "text", "large", "fail", "crash", "h
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let older_node = ("node_0_13", "rpc_methods.mjs --sdk @livekit/rtc-node-0.13");
-    for (sdk, program) in SDKS.into_iter().chain([older_node]) {
+    for (sdk, program) in SDKS.into_iter().chain(OLDER) {
         let mut add = |name: &str, test: fn(&'static str) -> Test| {
             let missing = move || missing_for(program);
             trials.push(trial_with(&format!("rpc_caller::{name}_{sdk}"), missing, move || test(program)));
         };
         add("app_is_called_in_all_sizes", |it| Box::pin(all_sizes(it)));
         add("failures_of_an_app_have_their_outcomes", |it| Box::pin(failures(it)));
-        if sdk == older_node.0 {
+        if OLDER.contains(&(sdk, program)) {
             continue;
         }
         add("app_in_an_encrypted_room_is_called_in_all_sizes", |it| Box::pin(encrypted(it)));
@@ -64,6 +63,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// The SDKs and their programs that register methods.
 const SDKS: [(&str, &str); 3] =
     [("python", "rpc_methods.py"), ("node", "rpc_methods.mjs"), ("chromium", "rpc_browser.mjs methods")];
+
+/// The same over older SDKs, which use two peer connections.
+const OLDER: [(&str, &str); 2] =
+    [("python_1_0", "older/rpc_methods.py"), ("node_0_13", "rpc_methods.mjs --sdk @livekit/rtc-node-0.13")];
+
+/// The most bytes of a payload in version 1 of LiveKit's RPC, which older SDKs have.
+const RPC_1_BYTES: usize = 15_360;
 
 type Test = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
@@ -104,12 +110,20 @@ async fn all_sizes(program: &str) -> anyhow::Result<()> {
     let room = format!("rpc-app-sizes-{program}");
     let _app = app(&room, program, None).await?;
     let assistant = ready(&room, ours()).await?;
-    ensure!(
-        assistant.tools().iter().all(|offer| offer.reach == Some(Reach::Rpc2)),
-        "{:?}",
-        assistant.tools()
-    );
+    let is_older = OLDER.iter().any(|(_, older)| *older == program);
+    let reach = if is_older { Reach::Rpc1 } else { Reach::Rpc2 };
+    ensure!(assistant.tools().iter().all(|offer| offer.reach == Some(reach)), "{:?}", assistant.tools());
     for size in [2, 200, 14_000, 16_000, 1 << 20] {
+        if is_older && size > RPC_1_BYTES {
+            for (tool, arguments, code) in [
+                ("echo", json!({"text": "x".repeat(size)}), "too_large"),
+                ("large", json!({"bytes": size}), "result_too_large"),
+            ] {
+                let refused = assistant.call(tool, arguments).await.err().context("it is too large")?;
+                ensure!(refused.code().as_str() == code, "{tool}: {refused:?}");
+            }
+            continue;
+        }
         let value = json!({"text": "ü€x".repeat(size / 6), "n": size});
         let answer = assistant.call("echo", &value).await?;
         ensure!(answer.to_json() == value, "{size}");

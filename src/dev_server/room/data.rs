@@ -3,7 +3,7 @@
 use livekit_protocol::{DataPacket, participant_info::State};
 use prost::Message as _;
 
-use super::{Key, Output, Participant, Rooms};
+use super::{Key, Output, Participant, PeerId, Rooms};
 use crate::dev_server::{grant, packet};
 use crate::transport::Lane;
 
@@ -11,12 +11,14 @@ use crate::transport::Lane;
 const MAX_MESSAGE: usize = 65_535;
 
 impl Rooms {
-    /// Both data channels of a participant are open. The packets held for it are sent.
-    pub(in crate::dev_server) fn handle_open(&mut self, key: Key) {
-        let Some(participant) = self.participant_mut(key) else { return };
+    /// Both data channels of a peer connection are open. If the participant receives on it, the packets held for it are sent.
+    pub(in crate::dev_server) fn handle_open(&mut self, peer: PeerId) {
+        let Some(participant) = self.participant_mut(peer.0).filter(|it| it.receives_on == peer.1) else {
+            return;
+        };
         participant.open = true;
         let held = participant.take_held();
-        self.outputs.extend(held.into_iter().map(|packet| Output::Data(key, Lane::Reliable, packet)));
+        self.outputs.extend(held.into_iter().map(|packet| Output::Data(peer, Lane::Reliable, packet)));
     }
 
     /// Handles a message of a participant. Messages that are not allowed are dropped silently.
@@ -70,7 +72,8 @@ impl Rooms {
             }
             let bytes = encoded.get_or_insert_with(|| packet.encode_to_vec()).clone();
             if participant.open {
-                self.outputs.push_back(Output::Data(participant.key, lane, bytes));
+                let peer = (participant.key, participant.receives_on);
+                self.outputs.push_back(Output::Data(peer, lane, bytes));
             } else {
                 participant.hold(bytes);
             }

@@ -1,14 +1,17 @@
 //! Holds the state of one participant.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Instant,
+};
 
 use livekit_protocol::{
-    ClientInfo, DisconnectReason, ParticipantInfo,
+    ClientInfo, DisconnectReason, ParticipantInfo, SignalTarget,
     participant_info::{Kind, State},
 };
 use livekit_token::Claims;
 
-use super::{ConnectionId, Key, rights::Issued};
+use super::{ConnectionId, Key, PeerId, rights::Issued};
 use crate::dev_server::{grant, packet::Sender};
 
 /// The maximum size of reliable packets held for a participant until its channels are open, in bytes: livekit-server's
@@ -30,7 +33,11 @@ pub(super) struct Participant {
     client: ClientInfo,
     /// The signaling connection, if there is one.
     pub(super) connection: Option<ConnectionId>,
-    /// Whether both data channels are open.
+    /// The peer connection on which it receives packets. While it joins, the state follows this one.
+    pub(super) receives_on: SignalTarget,
+    /// The peer connections whose path is lost.
+    pub(super) lost: BTreeSet<SignalTarget>,
+    /// Whether both data channels on which it receives are open.
     pub(super) open: bool,
     held: VecDeque<Vec<u8>>,
     held_bytes: usize,
@@ -53,10 +60,24 @@ pub(super) fn is_dependent(claims: &Claims) -> bool {
     matches!(grant::kind(claims), Kind::Agent | Kind::Egress)
 }
 
+/// Returns the peer connection on which a participant receives packets: livekit-server offers one for that to clients that use two,
+/// since their protocol 3 and unless they may not subscribe.
+pub(super) fn receives_on(
+    single_peer_connection: bool,
+    claims: &Claims,
+    client: &ClientInfo,
+) -> SignalTarget {
+    let may_subscribe = claims.video.can_subscribe.unwrap_or(true);
+    match single_peer_connection || client.protocol < 3 || !may_subscribe {
+        true => SignalTarget::Publisher,
+        false => SignalTarget::Subscriber,
+    }
+}
+
 impl Participant {
     /// Creates a joining participant. `unix_ms` is the time in milliseconds since 1970.
     pub(super) fn new(
-        (key, connection): (Key, ConnectionId),
+        ((key, receives_on), connection): (PeerId, ConnectionId),
         sid: String,
         (claims, issued): (Claims, Issued),
         client: ClientInfo,
@@ -73,6 +94,8 @@ impl Participant {
             joined_at_ms: unix_ms,
             client,
             connection: Some(connection),
+            receives_on,
+            lost: BTreeSet::new(),
             open: false,
             held: VecDeque::new(),
             held_bytes: 0,

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use livekit_protocol::{
-    self as proto, CandidateProtocol, DisconnectReason, RequestResponse, SignalTarget,
-    UpdateParticipantMetadata, leave_request::Action, request_response::Reason,
-    signal_request::Message as Request, signal_response::Message, simulate_scenario::Scenario,
+    self as proto, CandidateProtocol, DisconnectReason, RequestResponse, UpdateParticipantMetadata,
+    leave_request::Action, request_response::Reason, signal_request::Message as Request,
+    signal_response::Message, simulate_scenario::Scenario,
 };
 
 use super::{ConnectionId, Key, Output, Rooms, limits};
@@ -24,9 +24,10 @@ impl Rooms {
         let Some(key) = self.connections.get(&connection).copied() else { return };
         match request {
             Request::Offer(offer) => self.outputs.push_back(Output::Offer(key, offer)),
-            Request::Trickle(trickle) if trickle.target() == SignalTarget::Publisher => {
+            Request::Answer(answer) => self.outputs.push_back(Output::Answer(key, answer)),
+            Request::Trickle(trickle) => {
                 if let Some(line) = candidate(&trickle.candidate_init) {
-                    self.outputs.push_back(Output::Candidate(key, line));
+                    self.outputs.push_back(Output::Candidate((key, trickle.target()), line));
                 }
             }
             Request::Leave(leave) => {

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use livekit_protocol::{
-    DisconnectReason, ReconnectResponse, RoomUpdate, leave_request::Action, participant_info::State,
-    signal_response::Message,
+    DisconnectReason, ReconnectResponse, RoomUpdate, SignalTarget, leave_request::Action,
+    participant_info::State, signal_response::Message,
 };
 
-use super::{JoinAttempt, Key, Output, PATH_GRACE, Presence, RESUME_LIMIT, Refusal, Rooms, update};
+use super::{JoinAttempt, Key, Output, PATH_GRACE, PeerId, Presence, RESUME_LIMIT, Refusal, Rooms, update};
 
 impl Rooms {
     /// Resumes a participant. An unknown participant is asked to rejoin.
@@ -57,6 +57,9 @@ impl Rooms {
         let complete = Message::RoomUpdate(RoomUpdate { room: Some(room.info.clone()) });
         let messages = [Message::Reconnect(response), update(room.visible().collect()), complete];
         self.outputs.extend(messages.map(|message| Output::Signal(attempt.connection, Box::new(message))));
+        if self.participant(key).is_some_and(|it| it.receives_on == SignalTarget::Subscriber) {
+            self.outputs.push_back(Output::Negotiate(key));
+        }
         self.renew(key);
         if cut {
             self.close_signal(key);
@@ -79,26 +82,32 @@ impl Rooms {
     }
 
     /// ICE found a path for a participant, or found one again.
-    pub(in crate::dev_server) fn handle_connected(&mut self, key: Key) {
+    pub(in crate::dev_server) fn handle_connected(&mut self, (key, target): PeerId) {
         let Some(participant) = self.participant_mut(key) else { return };
+        participant.lost.remove(&target);
+        let is_active = participant.state == State::Active || target == participant.receives_on;
+        if !is_active || !participant.lost.is_empty() {
+            return;
+        }
         participant.due = None;
         if participant.advance(State::Active) {
             self.announce(key, DisconnectReason::UnknownReason);
         }
     }
 
-    /// A participant closed its peer connection. Usually its leave request follows; otherwise it is removed by timeout.
-    pub(in crate::dev_server) fn handle_peer_closed(&mut self, now: Instant, key: Key) {
+    /// A participant closed a peer connection. Usually its leave request follows; otherwise it is removed by timeout.
+    pub(in crate::dev_server) fn handle_peer_closed(&mut self, now: Instant, (key, _): PeerId) {
         if let Some(participant) = self.participant_mut(key) {
             participant.due = Some((now + PATH_GRACE, DisconnectReason::ConnectionTimeout));
         }
     }
 
     /// ICE lost the path to a participant, which may resume for a while. Before the first path this is ignored.
-    pub(in crate::dev_server) fn handle_path_lost(&mut self, now: Instant, key: Key) {
+    pub(in crate::dev_server) fn handle_path_lost(&mut self, now: Instant, (key, target): PeerId) {
         let Some(participant) = self.participant_mut(key).filter(|it| it.state == State::Active) else {
             return;
         };
+        participant.lost.insert(target);
         participant.due = Some((now + PATH_GRACE, DisconnectReason::ConnectionTimeout));
         if let Some(connection) = participant.connection {
             self.send_leave(connection, Action::Resume, DisconnectReason::ConnectionTimeout);

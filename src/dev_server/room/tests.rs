@@ -19,6 +19,8 @@ struct World {
     rooms: Rooms,
     now: Instant,
     last: u64,
+    /// Whether those who join use one peer connection.
+    single_peer_connection: bool,
 }
 
 /// A joined participant.
@@ -28,9 +30,16 @@ struct Who {
     connection: ConnectionId,
 }
 
+impl Who {
+    /// Returns its only peer connection.
+    fn peer(self) -> PeerId {
+        (self.key, SignalTarget::Publisher)
+    }
+}
+
 impl World {
     fn new() -> Self {
-        Self { rooms: Rooms::new("test", ""), now: Instant::now(), last: 0 }
+        Self { rooms: Rooms::new("test", ""), now: Instant::now(), last: 0, single_peer_connection: true }
     }
 
     fn attempt(&mut self, claims: Claims, request: JoinRequest) -> (Who, Result<(), Refusal>) {
@@ -38,7 +47,15 @@ impl World {
         let who = Who { key: self.last, connection: 1000 + self.last };
         let sids = [format!("PA_{}", who.key), format!("RM_{}", who.key)];
         let Who { key, connection } = who;
-        let attempt = JoinAttempt { key, connection, claims, request, sids, unix_ms: 1000 };
+        let attempt = JoinAttempt {
+            key,
+            connection,
+            claims,
+            request,
+            single_peer_connection: self.single_peer_connection,
+            sids,
+            unix_ms: 1000,
+        };
         (who, self.rooms.handle_join(self.now, attempt))
     }
 
@@ -52,11 +69,20 @@ impl World {
         who
     }
 
+    /// Joins with this protocol of a client.
+    fn join_with(&mut self, claims: Claims, protocol: i32) -> Who {
+        let client = ClientInfo { protocol, ..Default::default() };
+        let (who, joined) =
+            self.attempt(claims, JoinRequest { client_info: Some(client), ..Default::default() });
+        joined.unwrap();
+        who
+    }
+
     /// Joins and connects a participant with both channels open, and discards the outputs.
     fn active(&mut self, identity: &str) -> Who {
         let who = self.join(identity);
-        self.rooms.handle_connected(who.key);
-        self.rooms.handle_open(who.key);
+        self.rooms.handle_connected(who.peer());
+        self.rooms.handle_open(who.peer());
         self.read();
         who
     }
@@ -118,7 +144,7 @@ impl World {
         self.read()
             .into_iter()
             .map(|output| match output {
-                Output::Data(key, Lane::Reliable, _) => key,
+                Output::Data((key, _), Lane::Reliable, _) => key,
                 other => panic!("{other:?}"),
             })
             .collect()
@@ -167,7 +193,7 @@ fn each_state_is_announced_with_a_higher_version() {
     let mut world = World::new();
     let one = world.active("one");
     let two = world.join("two");
-    world.rooms.handle_connected(two.key);
+    world.rooms.handle_connected(two.peer());
     world.rooms.handle_request(world.now, two.connection, Request::Leave(LeaveRequest::default()));
     world.rooms.handle_timeout(world.rooms.poll_timeout().unwrap());
     let (told, _) = world.told(one.connection);
@@ -194,8 +220,8 @@ fn packets_without_publish_permission_are_dropped() {
     let mut mute = claims("mute");
     mute.video.can_publish_data = Some(false);
     let mute = world.join_as(mute);
-    world.rooms.handle_connected(mute.key);
-    world.rooms.handle_open(mute.key);
+    world.rooms.handle_connected(mute.peer());
+    world.rooms.handle_open(mute.peer());
     world.read();
     assert!(world.say(mute, 1, &[]).is_empty());
     let permission = world.rooms.participant_info("kitchen", "mute").unwrap().permission;
@@ -222,12 +248,12 @@ fn packets_are_held_for_a_joining_participant_up_to_a_limit() {
         assert!(world.say(one, n, &[]).is_empty());
     }
     world.say(one, 0, &[]);
-    world.rooms.handle_open(two.key);
+    world.rooms.handle_open(two.peer());
     let kept: Vec<_> = world
         .read()
         .into_iter()
         .map(|output| match output {
-            Output::Data(key, Lane::Reliable, packet) if key == two.key => {
+            Output::Data(peer, Lane::Reliable, packet) if peer == two.peer() => {
                 DataPacket::decode(&*packet).unwrap().sequence
             }
             other => panic!("{other:?}"),
@@ -293,7 +319,80 @@ fn resume_keeps_the_participant_and_reports_the_last_sequence() {
             ..Default::default()
         }),
     );
-    assert!(matches!(&world.read()[..], [Output::Candidate(key, _)] if *key == one.key));
+    assert!(matches!(&world.read()[..], [Output::Candidate(peer, _)] if *peer == one.peer()));
+}
+
+/// A client of livekit-server's protocol 3 or later that uses two peer connections receives on the one that the server offers.
+#[test]
+fn client_with_two_peer_connections_receives_on_the_servers() {
+    let mut world = World::new();
+    let one = world.active("one");
+    world.single_peer_connection = false;
+    let two = world.join_with(claims("two"), 15);
+    let (own, servers) = (two.peer(), (two.key, SignalTarget::Subscriber));
+    let negotiates =
+        |outputs: &[Output]| outputs.iter().any(|it| matches!(it, Output::Negotiate(key) if *key == two.key));
+    let outputs = world.read();
+    let joined = |it: &Output| match it {
+        Output::Signal(_, message) => match &**message {
+            Message::Join(join) => Some((join.subscriber_primary, join.fast_publish)),
+            _ => None,
+        },
+        _ => None,
+    };
+    assert!(negotiates(&outputs));
+    assert_eq!(outputs.iter().find_map(joined), Some((true, true)));
+
+    // Its own connection makes it neither active nor ready to receive.
+    world.rooms.handle_connected(own);
+    world.rooms.handle_open(own);
+    assert_eq!(world.rooms.participant_info("kitchen", "two").unwrap().state(), State::Joined);
+    world.read();
+    assert!(world.say(one, 1, &[]).is_empty());
+    world.rooms.handle_connected(servers);
+    assert_eq!(world.rooms.participant_info("kitchen", "two").unwrap().state(), State::Active);
+    world.read();
+    world.rooms.handle_open(servers);
+    assert!(matches!(&world.read()[..], [Output::Data(peer, Lane::Reliable, _)] if *peer == servers));
+    assert_eq!(world.say(two, 1, &[]), [one.key]);
+
+    // Each lost path is found again before the participant may stay, and a resume restarts ICE.
+    world.rooms.handle_path_lost(world.now, own);
+    world.rooms.handle_path_lost(world.now, servers);
+    world.read();
+    let (back, _) = world.resume("two", "PA_2");
+    assert!(negotiates(&world.read()));
+    let request = TrickleRequest {
+        candidate_init: r#"{"candidate":"candidate:1"}"#.into(),
+        target: SignalTarget::Subscriber.into(),
+        ..Default::default()
+    };
+    world.rooms.handle_request(world.now, back.connection, Request::Trickle(request));
+    let answer = proto::SessionDescription { r#type: "answer".into(), ..Default::default() };
+    world.rooms.handle_request(world.now, back.connection, Request::Answer(answer));
+    let outputs = world.read();
+    assert!(
+        matches!(&outputs[..], [Output::Candidate(peer, _), Output::Answer(key, _)] if *peer == servers && *key == two.key),
+        "{outputs:?}"
+    );
+    world.rooms.handle_connected(servers);
+    world.rooms.handle_timeout(world.now + RESUME_LIMIT);
+    assert!(world.rooms.participant_info("kitchen", "two").is_err(), "one path is still lost");
+}
+
+#[test]
+fn client_that_may_not_subscribe_or_is_too_old_receives_on_its_own() {
+    let mut mute = claims("mute");
+    mute.video.can_subscribe = Some(false);
+    for (claims, protocol) in [(mute, 15), (claims("old"), 2)] {
+        let mut world = World::new();
+        world.single_peer_connection = false;
+        let who = world.join_with(claims, protocol);
+        assert!(!world.read().iter().any(|it| matches!(it, Output::Negotiate(_))));
+        world.rooms.handle_connected(who.peer());
+        let identity = world.rooms.locations[&who.key].identity.clone();
+        assert_eq!(world.rooms.participant_info("kitchen", &identity).unwrap().state(), State::Active);
+    }
 }
 
 #[test]
@@ -306,7 +405,7 @@ fn unknown_participant_is_asked_to_rejoin() {
         assert_eq!(world.leave(back.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
     }
     assert_eq!(world.rooms.list_participants("kitchen").len(), 1);
-    world.rooms.handle_connected(one.key);
+    world.rooms.handle_connected(one.peer());
 }
 
 #[test]
@@ -314,7 +413,7 @@ fn lost_path_removes_the_participant_after_5_s_unless_it_resumes() {
     let mut world = World::new();
     let one = world.active("one");
     let other = world.active("other");
-    world.rooms.handle_path_lost(world.now, one.key);
+    world.rooms.handle_path_lost(world.now, one.peer());
     assert_eq!(world.leave(one.connection), (Action::Resume, DisconnectReason::ConnectionTimeout));
     world.now += 4 * SECOND;
     world.rooms.handle_timeout(world.now);
@@ -322,12 +421,12 @@ fn lost_path_removes_the_participant_after_5_s_unless_it_resumes() {
     world.now += 4 * SECOND;
     world.rooms.handle_timeout(world.now);
     assert!(world.rooms.participant_info("kitchen", "one").is_ok());
-    world.rooms.handle_connected(one.key);
+    world.rooms.handle_connected(one.peer());
     world.now += 60 * SECOND;
     world.rooms.handle_timeout(world.now);
     assert!(world.rooms.participant_info("kitchen", "one").is_ok());
 
-    world.rooms.handle_path_lost(world.now, one.key);
+    world.rooms.handle_path_lost(world.now, one.peer());
     world.rooms.handle_signal_closed(world.now, back.connection);
     world.read();
     let due = world.rooms.poll_timeout().unwrap();
@@ -426,7 +525,7 @@ fn agent_whose_worker_is_gone_stays_if_it_resumes() {
 fn participant_that_never_connects_is_removed() {
     let mut world = World::new();
     let one = world.join("one");
-    world.rooms.handle_path_lost(world.now, one.key);
+    world.rooms.handle_path_lost(world.now, one.peer());
     world.rooms.handle_signal_closed(world.now, one.connection);
     assert!(world.rooms.participant_info("kitchen", "one").is_err());
     let two = world.join("two");
@@ -502,7 +601,7 @@ fn switch_to_tcp_sends_only_tcp_candidates() {
         let simulate = Request::Simulate(SimulateScenario { scenario: Some(scenario) });
         world.rooms.handle_request(world.now, one.connection, simulate);
         let answer = livekit_protocol::SessionDescription::default();
-        world.rooms.handle_answer(one.key, answer, lines.map(str::to_owned).to_vec());
+        world.rooms.handle_description(one.peer(), answer, lines.map(str::to_owned).to_vec());
         let (messages, _) = world.told(one.connection);
         let trickled: Vec<_> = messages
             .iter()
@@ -588,7 +687,7 @@ fn room_closes_20_s_after_its_last_participant_left() {
     let mut agent = claims("agent");
     agent.kind = "agent".into();
     let agent = world.join_as(agent);
-    world.rooms.handle_connected(agent.key);
+    world.rooms.handle_connected(agent.peer());
     world.rooms.handle_request(world.now, one.connection, Request::Leave(LeaveRequest::default()));
     world.read();
     world.rooms.handle_timeout(world.now + 19 * SECOND);
@@ -721,7 +820,7 @@ fn slow_participant_is_asked_to_rejoin() {
     world.rooms.handle_overflow(world.now, one.key);
     assert_eq!(world.leave(one.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
     let two = world.active("two");
-    world.rooms.handle_bad_offer(world.now, two.key);
+    world.rooms.handle_bad_description(world.now, two.key);
     assert_eq!(world.leave(two.connection), (Action::Reconnect, DisconnectReason::StateMismatch));
 }
 
