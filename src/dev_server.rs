@@ -11,8 +11,8 @@
 //! announces a new participant at once and a departure after 500 ms, where livekit-server may take 3 s. If 32 MiB are
 //! queued for a slow participant, it asks that participant to rejoin, where livekit-server drops packets. It warns of tokens
 //! with different rights for one identity, and asks a connection that resumes with such a token to rejoin, where
-//! livekit-server gives it the rights of the participant that it resumes. Workers see one more: a worker that registers also
-//! gets the open rooms whose agent is missing.
+//! livekit-server gives it the rights of the participant that it resumes. Workers see two more: a worker that registers also
+//! gets the open rooms whose agent is missing, and an agent that is killed with its worker is replaced after 2 s.
 //!
 //! ```
 //! use toolbridge::{Assistant, Client, ToolError, dev_server::DevServer};
@@ -63,6 +63,7 @@ mod faults;
 mod grant;
 mod http;
 mod ice_tcp;
+mod limits;
 mod listener;
 mod packet;
 mod peer;

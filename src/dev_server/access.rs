@@ -5,7 +5,7 @@
 
 use url::{Host, Url};
 
-use super::{http::Request, room::Refusal};
+use super::{http::Request, limits::Refusal};
 use crate::net::host;
 
 /// The maximum number of characters of a host or an origin that a warning shows.

@@ -6,42 +6,32 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    mem,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use livekit_protocol::{
-    self as proto, AgentDispatch, AvailabilityRequest, AvailabilityResponse, Job, JobStatus, JobTermination,
-    ParticipantPermission, RegisterWorkerRequest, RegisterWorkerResponse, RoomAgentDispatch, ServerInfo,
-    SimulateJobRequest, UpdateJobStatus, UpdateWorkerStatus, WorkerPong, server_message::Message as ToWorker,
-    worker_message::Message as FromWorker,
+    self as proto, AgentDispatch, AvailabilityRequest, AvailabilityResponse, DisconnectReason, Job,
+    JobStatus, ParticipantPermission, RegisterWorkerRequest, RegisterWorkerResponse, RoomAgentDispatch,
+    ServerInfo, SimulateJobRequest, UpdateJobStatus, UpdateWorkerStatus, WorkerPong,
+    server_message::Message as ToWorker, worker_message::Message as FromWorker,
 };
 
 mod dispatch;
+mod limits;
 #[cfg(test)]
 mod tests;
 mod worker;
 
-use dispatch::{Dispatch, Stage, Work};
+pub(super) use limits::check;
+
+use dispatch::Dispatch;
+use limits::{
+    MAX_DISPATCHES, MAX_PER_ROOM, MAX_WORKERS, REGISTER_LIMIT, REMOVE_DELAY, allow, check_agent, check_names,
+};
 use worker::{Registration, Worker};
 
-use super::room::{MAX_NAME, Refusal, check_size};
+use super::limits::{MAX_NAME, Refusal};
 
-/// The maximum number of connected workers.
-const MAX_WORKERS: usize = 32;
-/// The maximum number of dispatches of one room.
-const MAX_PER_ROOM: usize = 16;
-/// The maximum number of dispatches in all rooms: each keeps up to 128 kB of metadata and attributes.
-const MAX_DISPATCHES: usize = 512;
-/// The time in which a worker must register, as in livekit-server.
-const REGISTER_LIMIT: Duration = Duration::from_secs(10);
-/// The time in which a worker must answer an offer, as measured with livekit-server.
-const OFFER_LIMIT: Duration = Duration::from_secs(3);
-/// The time that an agent has to come back when it is lost together with its worker's connection. Then its job is offered
-/// again.
-const RETURN_LIMIT: Duration = Duration::from_secs(2);
-/// The time after which an agent leaves whose dispatch was deleted, as in livekit-server.
-const REMOVE_DELAY: Duration = Duration::from_secs(3);
 /// The version of the workers' protocol.
 const AGENT_PROTOCOL: i32 = 1;
 
@@ -67,6 +57,23 @@ pub(super) struct Assignment {
     pub(super) permission: ParticipantPermission,
 }
 
+/// Whether a participant, which may be an agent, is in its room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Absent,
+    /// It is, but its signaling connection has ended.
+    Disconnected,
+    Connected,
+}
+
+/// An agent that the rooms are to remove.
+#[derive(Debug)]
+pub(super) struct Removal {
+    pub(super) room: String,
+    pub(super) identity: String,
+    pub(super) reason: DisconnectReason,
+}
+
 /// Why a dispatch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DispatchError {
@@ -76,39 +83,21 @@ pub(super) enum DispatchError {
     Exists,
 }
 
-/// The workers, and the dispatches of all rooms.
+/// The workers, and the dispatches of all rooms. Each input ends in `settle`.
 #[derive(Debug)]
 pub(super) struct Agents {
     workers: BTreeMap<WorkerKey, Worker>,
     rooms: BTreeMap<String, Vec<Dispatch>>,
-    /// The agents of deleted dispatches: when they leave, their room and their identity.
-    removals: Vec<(Instant, String, String)>,
+    /// The agents of deleted dispatches, and when they leave.
+    removals: Vec<(Instant, Removal)>,
     server: ServerInfo,
     /// Makes ids of different servers different.
     run: String,
     /// The number of the last id.
     last: u64,
-    /// When to call `handle_timeout` next.
+    /// When to call `handle_timeout` next. It is asked for with each packet.
     due: Option<Instant>,
     outputs: VecDeque<AgentOutput>,
-}
-
-/// Checks the agents that are dispatched to a new room.
-///
-/// # Errors
-/// They exceed a limit.
-pub(super) fn check(agents: &[RoomAgentDispatch]) -> Result<(), &'static str> {
-    if agents.len() > MAX_PER_ROOM {
-        return Err("too many agents: at most 16 can be dispatched to a room");
-    }
-    agents.iter().try_for_each(check_one)
-}
-
-fn check_one(agent: &RoomAgentDispatch) -> Result<(), &'static str> {
-    if agent.agent_name.len() > MAX_NAME || agent.deployment.len() > MAX_NAME {
-        return Err("the agent's name or deployment exceeds 256 bytes");
-    }
-    check_size(&agent.metadata, &agent.attributes).map_err(|Refusal(_, why)| why)
 }
 
 impl Agents {
@@ -136,41 +125,16 @@ impl Agents {
         self.due
     }
 
-    /// Handles due timeouts. Returns the rooms and identities of the agents to remove.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(String, String)> {
+    /// Handles due timeouts. Returns the agents to remove.
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<Removal> {
         let late = self.workers.iter().filter(|(_, worker)| worker.register_by().is_some_and(|by| now >= by));
         for key in late.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.reject(now, key, "no registration within 10 s");
         }
-        for dispatch in self.rooms.values_mut().flatten() {
-            match &mut dispatch.stage {
-                Stage::Offered { worker, job, until } if now >= *until => {
-                    let room = &dispatch.room.name;
-                    tracing::warn!(
-                        room,
-                        job = job.id,
-                        "an agent's job is lost: no answer from the worker in 3 s"
-                    );
-                    let (worker, job) = (*worker, mem::take(job));
-                    dispatch.end(
-                        now,
-                        worker,
-                        job,
-                        JobStatus::JsFailed,
-                        "the worker did not answer within 3 s",
-                    );
-                }
-                Stage::Waiting { from, .. } => {
-                    from.take_if(|from| now >= *from);
-                }
-                _ => {}
-            }
-        }
-        self.offer_all(now);
-        let due = self.removals.extract_if(.., |(due, ..)| now >= *due);
-        let removed = due.map(|(_, room, identity)| (room, identity)).collect();
-        self.forget_simulated();
-        self.update_due();
+        let due = self.removals.extract_if(.., |(due, _)| now >= *due).map(|(_, removal)| removal);
+        let lost = self.rooms.values_mut().flatten().filter_map(|dispatch| dispatch.expire(now));
+        let removed = due.chain(lost).collect();
+        self.settle(now);
         removed
     }
 
@@ -183,7 +147,7 @@ impl Agents {
             return Err(Refusal(503, "the server has reached its limit of agent workers"));
         }
         self.workers.insert(key, Worker::new(now + REGISTER_LIMIT));
-        self.update_due();
+        self.settle(now);
         Ok(())
     }
 
@@ -204,29 +168,20 @@ impl Agents {
             (Ok(FromWorker::Register(request)), false) => self.register(now, key, request),
             (Ok(_), false) => self.reject(now, key, "the first message must be a registration"),
             (Ok(FromWorker::Register(_)), true) => self.reject(now, key, "the worker is already registered"),
-            (Ok(FromWorker::UpdateWorker(status)), true) => self.update_worker(now, key, &status),
+            (Ok(FromWorker::UpdateWorker(status)), true) => self.update_worker(key, &status),
             (Ok(FromWorker::Availability(answer)), true) => self.handle_answer(now, key, answer),
             (Ok(FromWorker::UpdateJob(status)), true) => self.update_job(now, key, &status),
             (Ok(FromWorker::SimulateJob(request)), true) => self.simulate((now, unix_ms), key, request),
-            (Ok(FromWorker::MigrateJob(jobs)), true) => self.migrate(key, &jobs.job_ids),
+            (Ok(FromWorker::MigrateJob(jobs)), true) => self.migrate(now, key, &jobs.job_ids),
         }
-        self.update_due();
+        self.settle(now);
     }
 
     /// A worker's connection ended. What it was offered is offered to another worker. Its agents have connections of their
-    /// own, and stay.
+    /// own, and stay while these are open.
     pub(super) fn handle_worker_closed(&mut self, now: Instant, key: WorkerKey) {
-        let Some(worker) = self.workers.remove(&key) else { return };
-        if let Some(Registration { id, agent_name, .. }) = worker.registration {
-            tracing::info!(worker = id, agent_name, "an agent worker disconnected");
-        }
-        for room in self.rooms.values_mut() {
-            room.retain(|dispatch| dispatch.only != Some(key));
-            room.iter_mut().for_each(|dispatch| dispatch.handle_worker_closed(now, key));
-        }
-        self.rooms.retain(|_, room| !room.is_empty());
-        self.offer_all(now);
-        self.update_due();
+        self.remove_worker(now, key);
+        self.settle(now);
     }
 
     /// A room opened. Without agents of its own, it gets the one of a worker without a name.
@@ -247,8 +202,7 @@ impl Agents {
                 );
             }
         }
-        self.offer_all(now);
-        self.update_due();
+        self.settle(now);
     }
 
     /// Dispatches an agent to a room that is open.
@@ -262,8 +216,7 @@ impl Agents {
         agent: RoomAgentDispatch,
     ) -> Result<AgentDispatch, DispatchError> {
         let id = self.add((now, unix_ms), room, agent)?;
-        self.offer_all(now);
-        self.update_due();
+        self.settle(now);
         let all = self.rooms.get(&room.name).into_iter().flatten();
         Ok(all.filter(|it| it.id == id).map(Dispatch::info).next().unwrap_or_default())
     }
@@ -279,16 +232,13 @@ impl Agents {
         let all = self.rooms.get_mut(room)?;
         let at = all.iter().position(|it| it.only.is_none() && it.id == id)?;
         let deleted = all.remove(at);
-        let info = deleted.info();
-        if let Stage::Running(work) = deleted.stage {
-            self.terminate(&work);
-            if work.joined {
-                self.removals.retain(|(_, of, identity)| of != room || *identity != work.identity);
-                self.removals.push((now + REMOVE_DELAY, room.to_owned(), work.identity));
-            }
+        self.outputs.extend(deleted.termination());
+        if let Some(removal) = deleted.removal(DisconnectReason::ParticipantRemoved) {
+            self.removals.retain(|(_, it)| it.room != room || it.identity != removal.identity);
+            self.removals.push((now + REMOVE_DELAY, removal));
         }
-        self.update_due();
-        Some(info)
+        self.settle(now);
+        Some(deleted.info())
     }
 
     /// The metadata of a room changed. Jobs that are not assigned yet get it.
@@ -299,37 +249,24 @@ impl Agents {
     }
 
     /// A room closed. Its jobs end.
-    pub(super) fn close(&mut self, room: &str) {
-        for dispatch in self.rooms.remove(room).unwrap_or_default() {
-            if let Stage::Running(work) = dispatch.stage {
-                self.terminate(&work);
-            }
-        }
-        self.removals.retain(|(_, of, _)| of != room);
-        self.update_due();
+    pub(super) fn close(&mut self, now: Instant, room: &str) {
+        let closed = self.rooms.remove(room).unwrap_or_default();
+        self.outputs.extend(closed.iter().filter_map(Dispatch::termination));
+        self.removals.retain(|(_, removal)| removal.room != room);
+        self.settle(now);
     }
 
-    /// A participant joined a room. It may be an agent, also one that is back.
-    pub(super) fn handle_joined(&mut self, room: &str, identity: &str) {
+    /// The presence of a participant changed. The job of an agent that leaves ends. An agent whose connection and whose
+    /// worker's have ended may come back for a limited time.
+    pub(super) fn handle_presence(&mut self, now: Instant, room: &str, identity: &str, presence: Presence) {
         let all = self.rooms.get_mut(room).into_iter().flatten();
-        all.for_each(|dispatch| dispatch.handle_joined(identity));
-        self.update_due();
-    }
-
-    /// A participant left a room. If it is an agent, its job ends. If its worker has gone as well, it may come back.
-    pub(super) fn handle_left(&mut self, now: Instant, room: &str, identity: &str) {
-        let all = self.rooms.get_mut(room).into_iter().flatten();
-        let ended: Vec<_> = all.filter_map(|dispatch| dispatch.handle_left(now, identity)).collect();
-        for (worker, job) in ended {
-            self.send(worker, ToWorker::Termination(JobTermination { job_id: job }));
-        }
-        self.forget_simulated();
-        self.update_due();
+        self.outputs.extend(all.filter_map(|dispatch| dispatch.handle_presence(now, identity, presence)));
+        self.settle(now);
     }
 
     fn register(&mut self, now: Instant, key: WorkerKey, request: RegisterWorkerRequest) {
-        if request.agent_name.len() > MAX_NAME || request.deployment.len() > MAX_NAME {
-            return self.reject(now, key, "the agent's name or deployment exceeds 256 bytes");
+        if let Err(why) = check_names(&request.agent_name, &request.deployment) {
+            return self.reject(now, key, why);
         }
         let Ok(kind) = proto::JobType::try_from(request.r#type) else {
             return self.reject(now, key, "unknown job type");
@@ -355,25 +292,15 @@ impl Agents {
             worker.registration = Some(registration);
         }
         self.send(key, ToWorker::Register(response));
-        // Rooms whose job has ended with its worker get a new one: the worker was restarted.
         for dispatch in self.rooms.values_mut().flatten() {
-            if let Stage::Ended { worker, .. } = dispatch.stage
-                && !self.workers.contains_key(&worker)
-            {
-                dispatch.stage = Stage::waiting();
-            }
+            dispatch.revive(|worker| self.workers.contains_key(worker));
         }
-        self.offer_all(now);
     }
 
-    fn update_worker(&mut self, now: Instant, key: WorkerKey, status: &UpdateWorkerStatus) {
-        let Some(worker) = self.workers.get_mut(&key) else { return };
-        if worker.update(status) {
+    fn update_worker(&mut self, key: WorkerKey, status: &UpdateWorkerStatus) {
+        if self.workers.get_mut(&key).is_some_and(|worker| worker.update(status)) {
             // It declined because it was full.
-            for dispatch in self.rooms.values_mut().flatten() {
-                dispatch.declined.remove(&key);
-            }
-            self.offer_all(now);
+            self.rooms.values_mut().flatten().for_each(|dispatch| dispatch.forgive(key));
         }
     }
 
@@ -382,33 +309,26 @@ impl Agents {
         let Some(dispatch) = self.rooms.values_mut().flatten().find(offered) else {
             return tracing::debug!(job = answer.job_id, "a worker answered an offer that it does not have");
         };
-        let Stage::Offered { job, .. } = mem::replace(&mut dispatch.stage, Stage::waiting()) else { return };
-        let room = dispatch.room.name.clone();
+        let room = &dispatch.room.name;
         if !answer.available && answer.terminate {
-            dispatch.end(now, key, job, JobStatus::JsSuccess, "");
+            dispatch.finish(now, JobStatus::JsSuccess, "");
         } else if !answer.available {
-            tracing::debug!(room, job = job.id, "a worker declined a job");
-            dispatch.declined.insert(key);
-            dispatch.stage = Stage::Waiting { from: None, job: Some(Box::new(job)), lost: None };
-            self.offer_all(now);
-        } else if answer.participant_identity.len() > MAX_NAME
-            || answer.participant_name.len() > MAX_NAME
-            || check_size(&answer.participant_metadata, &answer.participant_attributes).is_err()
-        {
+            tracing::debug!(room, job = answer.job_id, "a worker declined a job");
+            dispatch.decline(key);
+        } else if !allow(&answer) {
             const WHY: &str = "identity, name, metadata or attributes in the worker's answer are too large";
-            tracing::warn!(room, job = job.id, "an agent's job is lost: {WHY}");
-            dispatch.end(now, key, job, JobStatus::JsFailed, WHY);
+            tracing::warn!(room, job = answer.job_id, "an agent's job is lost: {WHY}");
+            dispatch.finish(now, JobStatus::JsFailed, WHY);
         } else if let Some(Registration { id, permission, .. }) =
             self.workers.get(&key).and_then(|worker| worker.registration.as_ref())
         {
             if answer.participant_identity.is_empty() {
-                answer.participant_identity = format!("agent-{}", job.id);
+                answer.participant_identity = format!("agent-{}", answer.job_id);
             }
-            let job = dispatch.run(now, key, id, &answer.participant_identity, job);
+            let Some(job) = dispatch.accept(now, id, &answer.participant_identity) else { return };
             let assignment = Assignment { job, answer, permission: permission.clone() };
             self.outputs.push_back(AgentOutput::Assign(key, Box::new(assignment)));
         }
-        self.forget_simulated();
     }
 
     fn update_job(&mut self, now: Instant, key: WorkerKey, status: &UpdateJobStatus) {
@@ -416,13 +336,10 @@ impl Agents {
             end @ (JobStatus::JsSuccess | JobStatus::JsFailed) => end,
             JobStatus::JsPending | JobStatus::JsRunning => return,
         };
-        let runs = |it: &&mut Dispatch| it.work().is_some_and(|work| work.is_of(key, &status.job_id));
-        if let Some(dispatch) = self.rooms.values_mut().flatten().find(runs)
-            && let Stage::Running(work) = mem::replace(&mut dispatch.stage, Stage::waiting())
-        {
-            dispatch.end(now, key, work.job, end, &status.error);
+        let runs = |it: &&mut Dispatch| it.is_run(key, &status.job_id);
+        if let Some(dispatch) = self.rooms.values_mut().flatten().find(runs) {
+            dispatch.finish(now, end, &status.error);
         }
-        self.forget_simulated();
     }
 
     /// Offers a job for any room to the worker that asked for it.
@@ -446,16 +363,15 @@ impl Agents {
         let mut dispatch = Dispatch::new(self.id("AD"), (now, unix_ms), room, agent);
         dispatch.only = Some(key);
         self.rooms.entry(name).or_default().push(dispatch);
-        self.offer_all(now);
     }
 
     /// A worker that has reconnected reports the jobs that it still runs.
-    fn migrate(&mut self, key: WorkerKey, jobs: &[String]) {
+    fn migrate(&mut self, now: Instant, key: WorkerKey, jobs: &[String]) {
         let Some(worker) = self.workers.get(&key).and_then(|worker| worker.registration.as_ref()) else {
             return;
         };
         for dispatch in self.rooms.values_mut().flatten().filter(|dispatch| worker.matches(dispatch)) {
-            dispatch.handle_migrated(key, jobs);
+            dispatch.handle_migrated(now, key, jobs);
         }
     }
 
@@ -466,7 +382,7 @@ impl Agents {
         room: &proto::Room,
         agent: RoomAgentDispatch,
     ) -> Result<String, DispatchError> {
-        check_one(&agent).map_err(DispatchError::Invalid)?;
+        check_agent(&agent).map_err(DispatchError::Invalid)?;
         let id = self.id("AD");
         let count = self.count();
         let all = self.rooms.entry(room.name.clone()).or_default();
@@ -489,54 +405,50 @@ impl Agents {
         Ok(id)
     }
 
-    /// Offers each dispatch that waits to a worker, if there is one for it.
-    fn offer_all(&mut self, now: Instant) {
-        for dispatch in self.rooms.values_mut().flatten() {
-            if !matches!(dispatch.stage, Stage::Waiting { from: None, .. }) {
-                continue;
-            }
-            let fits = |(key, worker): &(&WorkerKey, &mut Worker)| {
-                let declined = dispatch.declined.contains(*key);
-                let is_asked = dispatch.only.is_none_or(|only| only == **key);
-                is_asked && !declined && worker.takes(dispatch)
-            };
-            let order = |(_, a): &(_, &mut Worker), (_, b): &(_, &mut Worker)| a.compare(b);
-            let Some((key, worker)) = self.workers.iter_mut().filter(fits).min_by(order) else { continue };
-            self.last += 1;
-            worker.last_offer = self.last;
-            let job = match mem::replace(&mut dispatch.stage, Stage::waiting()) {
-                Stage::Waiting { job: Some(job), .. } => *job,
-                _ => dispatch.job(format!("AJ_{}{:06}", self.run, self.last)),
-            };
-            let offer = AvailabilityRequest { job: Some(job.clone()), resuming: false };
-            self.outputs.push_back(AgentOutput::Send(*key, Box::new(ToWorker::Availability(offer))));
-            dispatch.stage = Stage::Offered { worker: *key, job, until: now + OFFER_LIMIT };
-        }
-    }
-
     /// Closes a worker's connection.
     fn reject(&mut self, now: Instant, key: WorkerKey, why: &'static str) {
         tracing::warn!("an agent worker was disconnected: {why}");
         self.outputs.push_back(AgentOutput::Close(key, why));
-        self.handle_worker_closed(now, key);
+        self.remove_worker(now, key);
     }
 
-    fn terminate(&mut self, work: &Work) {
-        if let Some(worker) = work.worker {
-            self.send(worker, ToWorker::Termination(JobTermination { job_id: work.job.id.clone() }));
+    fn remove_worker(&mut self, now: Instant, key: WorkerKey) {
+        let Some(worker) = self.workers.remove(&key) else { return };
+        if let Some(Registration { id, agent_name, .. }) = worker.registration {
+            tracing::info!(worker = id, agent_name, "an agent worker disconnected");
         }
+        self.rooms.values_mut().flatten().for_each(|dispatch| dispatch.handle_worker_closed(now, key));
+    }
+
+    /// Brings everything up to date after an input: forgets simulated jobs that have ended or whose worker has gone, since
+    /// nobody lists them; offers each job that waits, if there is a worker for it; updates the next timeout.
+    fn settle(&mut self, now: Instant) {
+        self.rooms.retain(|_, room| {
+            room.retain(|it| {
+                let is_over = |only| it.has_ended() || (it.is_waiting() && !self.workers.contains_key(&only));
+                !it.only.is_some_and(is_over)
+            });
+            !room.is_empty()
+        });
+        for dispatch in self.rooms.values_mut().flatten().filter(|it| it.is_waiting()) {
+            let fits =
+                |(key, worker): &(&WorkerKey, &mut Worker)| dispatch.may_ask(**key) && worker.takes(dispatch);
+            let order = |(_, a): &(_, &mut Worker), (_, b): &(_, &mut Worker)| a.compare(b);
+            let Some((key, worker)) = self.workers.iter_mut().filter(fits).min_by(order) else { continue };
+            self.last += 1;
+            worker.last_offer = self.last;
+            let job = dispatch.offer(now, *key, format!("AJ_{}{:06}", self.run, self.last));
+            let offer = AvailabilityRequest { job: Some(job), resuming: false };
+            self.outputs.push_back(AgentOutput::Send(*key, Box::new(ToWorker::Availability(offer))));
+        }
+        let workers = self.workers.values().filter_map(Worker::register_by);
+        let dispatches = self.rooms.values().flatten().filter_map(Dispatch::due);
+        let removals = self.removals.iter().map(|(due, _)| *due);
+        self.due = workers.chain(dispatches).chain(removals).min();
     }
 
     fn send(&mut self, key: WorkerKey, message: ToWorker) {
         self.outputs.push_back(AgentOutput::Send(key, Box::new(message)));
-    }
-
-    /// Forgets simulated jobs that have ended: nobody lists them.
-    fn forget_simulated(&mut self) {
-        for room in self.rooms.values_mut() {
-            room.retain(|it| it.only.is_none() || !it.has_ended());
-        }
-        self.rooms.retain(|_, room| !room.is_empty());
     }
 
     /// Returns the number of connected workers.
@@ -552,13 +464,5 @@ impl Agents {
     fn id(&mut self, prefix: &str) -> String {
         self.last += 1;
         format!("{prefix}_{}{:06}", self.run, self.last)
-    }
-
-    /// Updates the next timeout, which is asked for with each packet.
-    fn update_due(&mut self) {
-        let workers = self.workers.values().filter_map(Worker::register_by);
-        let dispatches = self.rooms.values().flatten().filter_map(Dispatch::due);
-        let removals = self.removals.iter().map(|(due, ..)| *due);
-        self.due = workers.chain(dispatches).chain(removals).min();
     }
 }

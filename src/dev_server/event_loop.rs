@@ -30,15 +30,17 @@ use super::{
     agents::{AgentOutput, WorkerKey},
     clock, grant,
     ice_tcp::{IceTcp, TcpEvent},
+    limits::Refusal,
     peer::{Peer, PeerEvent},
-    room::{ConnectionId, JoinAttempt, Key, Output, PeerId, Refusal, Rooms},
-    signal::MAX_WAITING,
+    room::{ConnectionId, JoinAttempt, Key, Output, PeerId, Rooms},
     twirp::{ServiceCall, ServiceResponse},
 };
 use crate::livekit::AccessKey;
 
 /// The maximum number of queued inputs.
 pub(super) const MAX_INPUTS: usize = 256;
+/// The maximum number of messages queued for a client or a worker; beyond it, that one is disconnected.
+const MAX_WAITING: usize = 256;
 /// The maximum size of a received datagram, in bytes.
 const MAX_DATAGRAM: usize = 2048;
 /// The number of datagrams that are read per iteration of the loop.

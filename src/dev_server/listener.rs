@@ -18,7 +18,8 @@ use super::{
     event_loop::{Joining, ServerInput, SignalSession, WorkerSession},
     grant,
     http::{self, MAX_BODY, Request},
-    room::{MAX_NAME, Refusal, check_config, check_size},
+    limits::{self, MAX_NAME, Refusal},
+    room::check_config,
     signal,
     twirp::{self, Service, ServiceCall},
     worker,
@@ -315,7 +316,7 @@ fn joining(request: &Request, claims: Option<Claims>) -> Result<Joining, Refusal
         let set = own.iter().filter(|(_, value)| !value.is_empty());
         claims.attributes.extend(set.map(|(key, value)| (key.clone(), value.clone())));
     }
-    check_size(&claims.metadata, &claims.attributes)?;
+    limits::check(&claims.metadata, &claims.attributes)?;
     Ok(Joining { claims, request: join, single_peer_connection })
 }
 

@@ -15,11 +15,16 @@ use livekit_protocol::{
 };
 use livekit_token::Claims;
 
-use super::{agents::Agents, faults::Faults, grant, packet::Nonces};
+use super::{
+    agents::{Agents, Presence},
+    faults::Faults,
+    grant,
+    limits::{self, MAX_NAME, Refusal},
+    packet::Nonces,
+};
 use crate::transport::Lane;
 
 mod data;
-mod limits;
 mod participant;
 mod removal;
 mod requests;
@@ -32,7 +37,6 @@ mod test_hooks;
 #[cfg(test)]
 mod tests;
 
-pub(super) use limits::check as check_size;
 pub(super) use service::ServiceError;
 pub(super) use settings::check_config;
 
@@ -44,8 +48,6 @@ use settings::Settings;
 const MAX_ROOMS: usize = 256;
 /// The maximum number of participants in all rooms. Killed participants count for another 20 s.
 const MAX_PARTICIPANTS: usize = 256;
-/// The maximum length of a room name or identity, in bytes, as in livekit-server.
-pub(super) const MAX_NAME: usize = 256;
 /// The ping interval and the ping timeout of clients, in seconds, as in livekit-server.
 pub(super) const PING: [i32; 2] = [5, 15];
 /// The time that a join has to connect.
@@ -117,10 +119,6 @@ pub(super) struct JoinAttempt {
     /// The time in milliseconds since 1970.
     pub(super) unix_ms: i64,
 }
-
-/// Why a request is refused: the HTTP status and the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
 
 /// All rooms.
 #[derive(Debug)]
@@ -200,7 +198,7 @@ impl Rooms {
         if self.locations.len() >= MAX_PARTICIPANTS && known.is_none() {
             return Err(Refusal(503, "the server has reached its limit of participants"));
         }
-        if !self.has_place_for(name) {
+        if !self.has_place_for(now, name) {
             return Err(Refusal(503, "the server has reached its limit of rooms"));
         }
         if let Some(old) = known {
@@ -257,7 +255,7 @@ impl Rooms {
         } else {
             self.warn_of_agents(&name, &config.agents);
         }
-        self.agents.handle_joined(&name, &identity);
+        self.agents.handle_presence(now, &name, &identity, Presence::Connected);
         if let Some(differences) = differences {
             let who = format!("{identity:?} joins the room {name:?}");
             self.warn_of_rights(&name, &format!("{who} with other rights than before: {differences}"));
@@ -318,26 +316,32 @@ impl Rooms {
     }
 
     /// A signaling connection ended. A participant with a network path stays while the path works.
+    /// An agent leaves earlier if its worker has gone, too.
     pub(super) fn handle_signal_closed(&mut self, now: Instant, connection: ConnectionId) {
         let Some(key) = self.connections.remove(&connection) else { return };
         let Some(participant) = self.participant_mut(key) else { return };
         participant.connection.take_if(|it| *it == connection);
-        if participant.connection.is_none() && participant.state != State::Active {
-            self.remove(now, key, DisconnectReason::SignalClose, None);
+        if participant.connection.is_some() {
+            return;
+        }
+        if participant.state != State::Active {
+            return self.remove(now, key, DisconnectReason::SignalClose, None);
+        }
+        if let Some(Location { room, identity }) = self.locations.get(&key) {
+            self.agents.handle_presence(now, room, identity, Presence::Disconnected);
         }
     }
 
-    /// Closes an empty room early to make space for another one. Returns whether there was one.
     /// Returns whether this room exists or one more can begin, for which an empty one may be closed.
-    fn has_place_for(&mut self, name: &str) -> bool {
-        self.rooms.len() < MAX_ROOMS || self.rooms.contains_key(name) || self.delete_empty_room()
+    fn has_place_for(&mut self, now: Instant, name: &str) -> bool {
+        self.rooms.len() < MAX_ROOMS || self.rooms.contains_key(name) || self.delete_empty_room(now)
     }
 
-    fn delete_empty_room(&mut self) -> bool {
+    fn delete_empty_room(&mut self, now: Instant) -> bool {
         let empty = self.rooms.iter().filter(|(_, room)| room.participants.is_empty());
         let first = empty.min_by_key(|(_, room)| room.ends).map(|(name, _)| name.clone());
         first.is_some_and(|name| {
-            self.agents.close(&name);
+            self.agents.close(now, &name);
             self.rooms.remove(&name).is_some()
         })
     }

@@ -27,8 +27,6 @@ use super::{
 const MAX_JOIN_REQUEST: usize = 1024 * 1024;
 /// The maximum size of a client's WebSocket frame, in bytes.
 const MAX_FRAME: usize = 256 * 1024;
-/// The maximum number of messages queued for a client; beyond it, the client is disconnected.
-pub(super) const MAX_WAITING: usize = 256;
 /// The idle timeout. Clients send a ping every few seconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(PING[1] as u64);
 

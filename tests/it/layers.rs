@@ -1,7 +1,7 @@
 //! Rules about the sources: module dependencies, as in `ARCHITECTURE.md`, checked against every path, and seeds of tests.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -142,9 +142,9 @@ fn module(path: &str) -> Option<&'static str> {
     fitting.max_by_key(|name| name.len())
 }
 
-/// Returns the lines that are compiled into the library: no comments, nothing below `#[cfg(test)]`.
+/// Returns the lines that are compiled into the library: no comments, no tests at the end of the file.
 fn code(text: &str) -> String {
-    let until = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let until = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     let lines = text[..until].lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -260,6 +260,39 @@ fn module_dependencies_are_respected() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(used > 500, "only {used} paths were read");
+}
+
+#[test]
+fn modules_of_the_development_server_do_not_use_each_other_in_circles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dev_server");
+    let (mut files, mut used) = (Vec::new(), BTreeMap::<String, BTreeSet<String>>::new());
+    sources(&root, &mut files);
+    for path in &files {
+        let name = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+        if name.split('/').any(|part| ["tests", "tests.rs", "test_hooks.rs"].contains(&part)) {
+            continue;
+        }
+        let text = code(&fs::read_to_string(path).unwrap());
+        let of_the_server = named(&text).into_iter();
+        let of_the_server =
+            of_the_server.filter_map(|path| path.strip_prefix("dev_server/").map(str::to_owned));
+        let mut paths: Vec<_> = of_the_server.collect();
+        if !name.contains('/') {
+            for (at, found) in text.match_indices("super::") {
+                expand(&text[at + found.len()..], "", &mut paths);
+            }
+        }
+        let first = |path: &str| path.split('/').next().unwrap().to_owned();
+        let own = first(name.trim_end_matches(".rs"));
+        let others = paths.iter().map(|path| first(path)).filter(|other| *other != own);
+        used.entry(own.clone()).or_default().extend(others);
+    }
+    assert!(used["room"].contains("agents") && used["event_loop"].contains("room"));
+    while !used.is_empty() {
+        let known: Vec<_> = used.keys().cloned().collect();
+        used.retain(|_, others| known.iter().any(|it| others.contains(it)));
+        assert!(used.len() < known.len(), "a circle, and what uses it: {used:?}");
+    }
 }
 
 #[test]

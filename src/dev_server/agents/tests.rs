@@ -1,8 +1,13 @@
 //! Tests the dispatch of jobs without I/O.
 
+use std::time::Duration;
+
 use livekit_protocol::{MigrateJobRequest, WorkerPing, WorkerStatus};
 
-use super::*;
+use super::{
+    limits::{OFFER_LIMIT, RETURN_LIMIT},
+    *,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -40,6 +45,21 @@ impl World {
         self.agents.open((self.now, 1_000), &named(room), &agents);
     }
 
+    /// Returns a world whose worker 1 runs the job of the kitchen.
+    fn with_job() -> (Self, Job) {
+        let mut world = Self::new();
+        world.register(1, "");
+        world.open("kitchen", &[]);
+        let job = world.run("kitchen");
+        (world, job)
+    }
+
+    /// Changes the presence of a job's agent.
+    fn turn(&mut self, job: &Job, presence: Presence) {
+        let room = job.room.as_ref().unwrap();
+        self.agents.handle_presence(self.now, &room.name, &identity(job), presence);
+    }
+
     fn read(&mut self) -> Vec<AgentOutput> {
         std::iter::from_fn(|| self.agents.poll_output()).collect()
     }
@@ -67,7 +87,7 @@ impl World {
         let (key, job) = self.offer();
         self.answer(key, &job, true);
         assert!(matches!(&self.read()[..], [AgentOutput::Assign(to, _)] if *to == key));
-        self.agents.handle_joined(room, &format!("agent-{}", job.id));
+        self.agents.handle_presence(self.now, room, &identity(&job), Presence::Connected);
         job
     }
 
@@ -93,13 +113,18 @@ impl World {
     fn pass(&mut self, time: Duration) -> Vec<(String, String)> {
         self.now += time;
         let is_due = self.agents.poll_timeout().is_some_and(|due| due <= self.now);
-        if is_due { self.agents.handle_timeout(self.now) } else { Vec::new() }
+        let removed = if is_due { self.agents.handle_timeout(self.now) } else { Vec::new() };
+        removed.into_iter().map(|it| (it.room, it.identity)).collect()
     }
 
     fn job_status(&self, room: &str) -> Vec<JobStatus> {
         let all = self.agents.list(room, "").into_iter();
         all.flat_map(|it| it.state.unwrap().jobs).map(|job| job.state.unwrap().status()).collect()
     }
+}
+
+fn identity(job: &Job) -> String {
+    format!("agent-{}", job.id)
 }
 
 fn registration(agent_name: &str) -> RegisterWorkerRequest {
@@ -208,7 +233,7 @@ fn restarted_worker_gets_the_rooms_that_it_had() {
     world.register(1, "");
     let job = world.run("kitchen");
     // It is stopped: its agent leaves first.
-    world.agents.handle_left(world.now, "kitchen", &format!("agent-{}", job.id));
+    world.turn(&job, Presence::Absent);
     assert_eq!(world.terminations(), [(1, job.id.clone())]);
     world.register(2, "");
     assert_eq!(world.offers(), [], "the worker still runs: its job has just ended");
@@ -221,36 +246,149 @@ fn restarted_worker_gets_the_rooms_that_it_had() {
 
 #[test]
 fn agent_outlives_the_connection_of_its_worker() {
+    for closes in [true, false] {
+        let (mut world, job) = World::with_job();
+        if closes {
+            world.agents.handle_worker_closed(world.now, 1);
+        }
+        world.register(2, "");
+        assert_eq!(world.offers(), []);
+        world.say(2, FromWorker::MigrateJob(MigrateJobRequest { job_ids: vec![job.id.clone()] }));
+        world.agents.close(world.now, "kitchen");
+        // The job of a connected worker is not taken from it.
+        assert_eq!(world.terminations(), [(if closes { 2 } else { 1 }, job.id)]);
+    }
+}
+
+#[test]
+fn participant_that_leaves_before_the_agent_of_its_identity_joins_does_not_end_the_job() {
     let mut world = World::new();
-    world.open("kitchen", &[]);
     world.register(1, "");
-    let job = world.run("kitchen");
-    world.agents.handle_worker_closed(world.now, 1);
-    world.register(2, "");
-    assert_eq!(world.offers(), []);
-    world.say(2, FromWorker::MigrateJob(MigrateJobRequest { job_ids: vec![job.id.clone()] }));
-    world.agents.close("kitchen");
-    assert_eq!(world.terminations(), [(2, job.id)]);
+    world.open("kitchen", &[]);
+    let (key, job) = world.offer();
+    world.answer(key, &job, true);
+    world.read();
+    world.turn(&job, Presence::Disconnected);
+    world.turn(&job, Presence::Absent);
+    assert_eq!((world.read().len(), world.job_status("kitchen")), (0, vec![JobStatus::JsRunning]));
 }
 
 #[test]
 fn agent_lost_with_its_worker_may_come_back_for_2_s() {
     for comes_back in [true, false] {
-        let mut world = World::new();
-        world.open("kitchen", &[]);
-        world.register(1, "");
-        let job = world.run("kitchen");
-        let identity = format!("agent-{}", job.id);
+        let (mut world, job) = World::with_job();
         world.agents.handle_worker_closed(world.now, 1);
-        world.agents.handle_left(world.now, "kitchen", &identity);
+        world.turn(&job, Presence::Absent);
         world.register(2, "");
         assert_eq!(world.offers(), []);
         if comes_back {
-            world.agents.handle_joined("kitchen", &identity);
+            world.turn(&job, Presence::Connected);
         }
         world.pass(RETURN_LIMIT);
         assert_eq!(world.offers().len(), usize::from(!comes_back));
     }
+}
+
+/// Ends the connections of the worker and of its agent, 10 s apart.
+fn kill(world: &mut World, job: &Job, worker: WorkerKey, worker_first: bool) {
+    for of_the_worker in [worker_first, !worker_first] {
+        assert_eq!(world.agents.poll_timeout(), None, "an agent with one connection stays");
+        assert!(world.pass(10 * SECOND).is_empty());
+        if of_the_worker {
+            world.agents.handle_worker_closed(world.now, worker);
+        } else {
+            world.turn(job, Presence::Disconnected);
+        }
+    }
+}
+
+#[test]
+fn agent_killed_with_its_worker_is_removed_after_2_s_and_its_job_offered_at_once() {
+    for worker_first in [true, false] {
+        let (mut world, job) = World::with_job();
+        world.register(2, "");
+        kill(&mut world, &job, 1, worker_first);
+        assert!(world.pass(RETURN_LIMIT - Duration::from_millis(1)).is_empty());
+        assert_eq!(world.job_status("kitchen"), [JobStatus::JsRunning]);
+        assert_eq!(world.offers(), []);
+        assert_eq!(world.pass(Duration::from_millis(1)), [("kitchen".to_owned(), identity(&job))]);
+        let again = world.run("kitchen");
+        assert!(again.id != job.id && again.dispatch_id == job.dispatch_id);
+        // The rooms remove it.
+        world.turn(&job, Presence::Absent);
+        assert_eq!((world.read().len(), world.agents.poll_timeout()), (0, None));
+    }
+}
+
+#[test]
+fn killed_agent_stays_if_its_signaling_or_its_worker_comes_back() {
+    for (worker_first, resumes) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut world, job) = World::with_job();
+        world.register(2, "");
+        kill(&mut world, &job, 1, worker_first);
+        assert!(world.pass(RETURN_LIMIT - Duration::from_millis(1)).is_empty());
+        world.register(3, "");
+        if resumes {
+            world.turn(&job, Presence::Connected);
+        } else {
+            world.say(3, FromWorker::MigrateJob(MigrateJobRequest { job_ids: vec![job.id.clone()] }));
+        }
+        assert_eq!(world.agents.poll_timeout(), None);
+        assert!(world.pass(60 * SECOND).is_empty());
+        assert_eq!((world.offers(), world.job_status("kitchen")), (vec![], vec![JobStatus::JsRunning]));
+        // What came back has the whole time again when it is lost once more.
+        if resumes {
+            world.turn(&job, Presence::Disconnected);
+        } else {
+            world.agents.handle_worker_closed(world.now, 3);
+        }
+        assert!(world.pass(RETURN_LIMIT - Duration::from_millis(1)).is_empty());
+        assert_eq!(world.pass(Duration::from_millis(1)).len(), 1);
+        assert_eq!(world.offer().0, 2);
+    }
+}
+
+#[test]
+fn agent_without_a_worker_that_is_removed_otherwise_has_no_second_time_to_return() {
+    let (mut world, job) = World::with_job();
+    world.register(2, "");
+    kill(&mut world, &job, 1, true);
+    world.pass(SECOND);
+    world.turn(&job, Presence::Absent);
+    assert_eq!((world.pass(SECOND), world.offers().len()), (vec![], 1));
+}
+
+#[test]
+fn agent_that_returns_late_goes_on_unless_another_one_has_its_job() {
+    for (register, runs) in [(false, true), (true, false)] {
+        let (mut world, job) = World::with_job();
+        kill(&mut world, &job, 1, true);
+        world.pass(RETURN_LIMIT);
+        assert!(world.job_status("kitchen").is_empty(), "the job waits for a worker");
+        if register {
+            world.register(2, "");
+        }
+        world.turn(&job, Presence::Connected);
+        let jobs = world.agents.list("kitchen", "").remove(0).state.unwrap().jobs;
+        assert_eq!(jobs[0].id == job.id, runs);
+    }
+}
+
+#[test]
+fn agents_of_other_workers_are_not_concerned() {
+    let mut world = World::new();
+    world.register(1, "cook");
+    world.open("kitchen", &["cook"]);
+    let cook = world.run("kitchen");
+    world.register(2, "guard");
+    world.agents.create((world.now, 1_000), &named("kitchen"), agent("guard")).unwrap();
+    let guard = world.run("kitchen");
+    world.turn(&guard, Presence::Disconnected);
+    kill(&mut world, &cook, 1, false);
+    assert_eq!(world.pass(RETURN_LIMIT), [("kitchen".to_owned(), identity(&cook))]);
+    world.turn(&cook, Presence::Absent);
+    world.turn(&guard, Presence::Connected);
+    assert_eq!((world.read().len(), world.agents.poll_timeout()), (0, None));
 }
 
 #[test]
@@ -259,14 +397,14 @@ fn job_ends_with_its_room_and_by_its_worker() {
     world.register(1, "");
     world.open("kitchen", &[]);
     let job = world.run("kitchen");
-    world.agents.close("kitchen");
+    world.agents.close(world.now, "kitchen");
     assert_eq!(world.terminations(), [(1, job.id)]);
     world.open("cellar", &[]);
     let job = world.run("cellar");
     let status = JobStatus::JsSuccess.into();
     world.say(1, FromWorker::UpdateJob(UpdateJobStatus { job_id: job.id, status, ..Default::default() }));
     assert_eq!(world.job_status("cellar"), [JobStatus::JsSuccess]);
-    world.agents.close("cellar");
+    world.agents.close(world.now, "cellar");
     assert_eq!(world.terminations(), []);
 }
 
@@ -282,8 +420,14 @@ fn deleted_dispatch_ends_its_job_and_removes_its_agent_3_s_later() {
     assert_eq!(deleted.agent_name, "cook");
     assert_eq!(world.terminations(), [(1, job.id.clone())]);
     assert!(world.agents.delete(world.now, "kitchen", &job.dispatch_id).is_none());
+    let due = world.agents.poll_timeout();
+    world.open("cellar", &["cook"]);
+    let other = world.run("cellar");
+    world.agents.delete(world.now, "cellar", &other.dispatch_id).unwrap();
+    world.agents.close(world.now, "cellar");
+    assert_eq!(world.agents.poll_timeout(), due, "nobody is removed from a room that was closed");
     assert!(world.pass(REMOVE_DELAY - SECOND).is_empty());
-    assert_eq!(world.pass(SECOND), [("kitchen".to_owned(), format!("agent-{}", job.id))]);
+    assert_eq!(world.pass(SECOND), [("kitchen".to_owned(), identity(&job))]);
     assert_eq!(world.agents.poll_timeout(), None);
 }
 
@@ -341,16 +485,24 @@ fn simulated_job_goes_to_the_worker_that_asked() {
     let simulate = |room: &str| {
         FromWorker::SimulateJob(SimulateJobRequest { room: Some(named(room)), ..Default::default() })
     };
-    for _ in 0..2 {
+    let jobs = [0, 1].map(|_| {
         world.say(2, simulate("nowhere"));
-        assert_eq!(world.run("nowhere").room.unwrap().name, "nowhere");
-    }
+        world.run("nowhere")
+    });
     assert!(world.agents.list("nowhere", "").is_empty());
     world.say(2, simulate("silent"));
+    assert_eq!(world.offer().0, 2);
     world.pass(OFFER_LIMIT);
     assert!(!world.agents.rooms.contains_key("silent"), "it is forgotten when it has ended");
+    world.say(2, simulate("offered"));
     world.agents.handle_worker_closed(world.now, 2);
+    assert!(!world.agents.rooms.contains_key("offered"), "no other worker gets it");
+    // It runs without its worker, like other jobs.
+    world.turn(&jobs[0], Presence::Absent);
+    world.turn(&jobs[1], Presence::Disconnected);
+    assert_eq!(world.pass(RETURN_LIMIT), [("nowhere".to_owned(), identity(&jobs[1]))]);
     assert!(world.agents.rooms.is_empty());
+    world.read();
     world.say(1, simulate(""));
     assert!(world.close_reason(1).is_some());
 }

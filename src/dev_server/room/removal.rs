@@ -8,6 +8,7 @@ use std::{
 use livekit_protocol::{DisconnectReason, leave_request::Action, participant_info::State};
 
 use super::{Key, LEAVE_DELAY, MAX_PARTICIPANTS, Output, REFRESH_INTERVAL, Rooms, update};
+use crate::dev_server::agents::{Presence, Removal};
 
 impl Rooms {
     /// Handles due timeouts.
@@ -33,9 +34,11 @@ impl Rooms {
             self.end_room(now, &name, DisconnectReason::RoomClosed);
         }
         if self.agents.poll_timeout().is_some_and(|due| now >= due) {
-            for (room, identity) in self.agents.handle_timeout(now) {
+            for Removal { room, identity, reason } in self.agents.handle_timeout(now) {
                 // It may have left before.
-                let _ = self.remove_participant(now, &room, &identity);
+                if let Ok(key) = self.find(&room, &identity) {
+                    self.remove(now, key, reason, Some(Action::Disconnect));
+                }
             }
         }
     }
@@ -55,7 +58,7 @@ impl Rooms {
             self.remove(now, key, reason, Some(Action::Disconnect));
         }
         self.rooms.remove(name);
-        self.agents.close(name);
+        self.agents.close(now, name);
     }
 
     /// Removes a participant. With an action it is sent a leave request first.
@@ -92,7 +95,7 @@ impl Rooms {
         }
         // An agent that rejoins goes on with its job.
         if reason != DisconnectReason::DuplicateIdentity {
-            self.agents.handle_left(now, &location.room, &location.identity);
+            self.agents.handle_presence(now, &location.room, &location.identity, Presence::Absent);
         }
         if is_announced {
             // Above this number departures are announced at once.

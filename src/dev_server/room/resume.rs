@@ -7,7 +7,7 @@ use livekit_protocol::{
     participant_info::State, signal_response::Message,
 };
 
-use super::{JoinAttempt, Key, Output, PATH_GRACE, PeerId, RESUME_LIMIT, Refusal, Rooms, update};
+use super::{JoinAttempt, Key, Output, PATH_GRACE, PeerId, Presence, RESUME_LIMIT, Refusal, Rooms, update};
 
 impl Rooms {
     /// Resumes a participant. An unknown participant is asked to rejoin.
@@ -45,6 +45,8 @@ impl Rooms {
         let last_message_seq = if sequences { 0 } else { participant.last_sequence };
         self.disconnect(old);
         self.connections.insert(attempt.connection, key);
+        let (room, identity) = (&attempt.claims.video.room, &attempt.claims.sub);
+        self.agents.handle_presence(now, room, identity, Presence::Connected);
         let response = ReconnectResponse {
             server_info: Some(self.server.clone()),
             last_message_seq,

@@ -54,7 +54,7 @@ impl Rooms {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(ServiceError::Invalid("the room's name must have 1 to 256 bytes"));
         }
-        if !self.has_place_for(name) {
+        if !self.has_place_for(now, name) {
             return Err(ServiceError::Invalid("the server has reached its limit of rooms"));
         }
         if let Some(room) = self.rooms.get(name) {
@@ -247,7 +247,7 @@ impl Rooms {
         self.renew(key);
     }
 
-    fn find(&self, room: &str, identity: &str) -> Result<Key, ServiceError> {
+    pub(super) fn find(&self, room: &str, identity: &str) -> Result<Key, ServiceError> {
         let room = self.rooms.get(room).ok_or(NO_ROOM)?;
         room.participants.get(identity).map(|it| it.key).ok_or(NO_PARTICIPANT)
     }

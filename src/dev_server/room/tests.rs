@@ -1,15 +1,17 @@
 //! Tests the rooms without I/O.
 
 use livekit_protocol::{
-    CandidateProtocol, ClientInfo, CreateRoomRequest, DataPacket, SimulateScenario, TrickleRequest,
-    UpdateParticipantMetadata, UpdateParticipantRequest, UserPacket, data_packet::Value,
-    request_response::Reason, signal_request::Message as Request, simulate_scenario::Scenario,
+    AvailabilityResponse, CandidateProtocol, ClientInfo, CreateRoomRequest, DataPacket,
+    RegisterWorkerRequest, SimulateScenario, TrickleRequest, UpdateParticipantMetadata,
+    UpdateParticipantRequest, UserPacket, data_packet::Value, request_response::Reason,
+    server_message::Message as ToWorker, signal_request::Message as Request, simulate_scenario::Scenario,
+    worker_message::Message as FromWorker,
 };
 use livekit_token::VideoGrants;
 use prost::Message as _;
 
 use super::{limits::MAX_ATTRIBUTES, *};
-use crate::transport::ROLE_ATTRIBUTE;
+use crate::{dev_server::agents::AgentOutput, transport::ROLE_ATTRIBUTE};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -434,6 +436,89 @@ fn lost_path_removes_the_participant_after_5_s_unless_it_resumes() {
     world.rooms.handle_timeout(due + LEAVE_DELAY);
     let (told, _) = world.told(other.connection);
     assert_eq!(updates(&told)[0].state(), State::Disconnected);
+}
+
+/// Lets a worker accept the job of the kitchen, and its agent join.
+fn agent(world: &mut World) -> Who {
+    let say = |world: &mut World, message| {
+        world.rooms.agents.handle_message((world.now, 1000), 1, Ok(Box::new(message)));
+        world.rooms.agents.poll_output()
+    };
+    world.rooms.agents.handle_worker(world.now, 1).unwrap();
+    say(world, FromWorker::Register(RegisterWorkerRequest::default()));
+    let Some(AgentOutput::Send(_, offer)) = world.rooms.agents.poll_output() else { panic!() };
+    let ToWorker::Availability(offer) = *offer else { panic!("{offer:?}") };
+    let answer = AvailabilityResponse {
+        job_id: offer.job.unwrap().id,
+        available: true,
+        participant_identity: "agent".into(),
+        ..Default::default()
+    };
+    assert!(matches!(say(world, FromWorker::Availability(answer)), Some(AgentOutput::Assign(..))));
+    world.active("agent")
+}
+
+#[test]
+fn agent_killed_with_its_worker_is_removed_after_2_s() {
+    for worker_first in [true, false] {
+        let mut world = World::new();
+        let [phone, other] = ["phone", "other"].map(|identity| world.active(identity));
+        let who = agent(&mut world);
+        // Other participants that lose their signaling stay.
+        world.rooms.handle_signal_closed(world.now, other.connection);
+        for of_the_worker in [worker_first, !worker_first] {
+            world.rooms.handle_timeout(world.now + 20 * SECOND);
+            assert!(world.rooms.participant_info("kitchen", "agent").is_ok());
+            if of_the_worker {
+                world.rooms.agents.handle_worker_closed(world.now, 1);
+            } else {
+                world.rooms.handle_signal_closed(world.now, who.connection);
+            }
+        }
+        let due = world.now + 2 * SECOND;
+        assert_eq!(world.rooms.poll_timeout(), Some(due));
+        world.rooms.handle_timeout(due - Duration::from_millis(1));
+        assert!(world.rooms.participant_info("kitchen", "agent").is_ok());
+        world.read();
+        world.rooms.handle_timeout(due);
+        assert!(matches!(&world.read()[..], [Output::Close(key)] if *key == who.key));
+        assert_eq!(world.rooms.list_participants("kitchen").len(), 2);
+        world.rooms.handle_timeout(due + LEAVE_DELAY);
+        let told = updates(&world.told(phone.connection).0);
+        let told: Vec<_> =
+            told.iter().map(|it| (&*it.identity, it.state(), it.disconnect_reason())).collect();
+        assert_eq!(told, [("agent", State::Disconnected, DisconnectReason::SignalClose)]);
+    }
+}
+
+#[test]
+fn agent_whose_worker_is_gone_stays_if_it_resumes() {
+    let resumed = |world: &mut World| {
+        let (back, resumed) = world.resume("agent", "");
+        assert_eq!(resumed, Ok(()));
+        back
+    };
+    let mut world = World::new();
+    let phone = world.active("phone");
+    let who = agent(&mut world);
+    world.rooms.handle_signal_closed(world.now, who.connection);
+    world.rooms.agents.handle_worker_closed(world.now, 1);
+    world.now += 2 * SECOND - Duration::from_millis(1);
+    let back = resumed(&mut world);
+    // It resumes before the end of its connection is noticed.
+    let again = resumed(&mut world);
+    world.rooms.handle_signal_closed(world.now, back.connection);
+    world.now += 20 * SECOND;
+    world.rooms.handle_timeout(world.now);
+    world.read();
+    assert_eq!(world.say(phone, 1, &["agent"]), [who.key]);
+    // It is lost once more, and rejoins.
+    world.rooms.handle_signal_closed(world.now, again.connection);
+    world.now += SECOND;
+    world.active("agent");
+    world.now += 2 * SECOND;
+    world.rooms.handle_timeout(world.now);
+    assert!(world.rooms.participant_info("kitchen", "agent").is_ok());
 }
 
 #[test]

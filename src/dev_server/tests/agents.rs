@@ -22,6 +22,11 @@ use tokio_tungstenite::{
 
 use super::*;
 
+/// The time that a worker and its agent have to come back.
+const RETURN_LIMIT: Duration = Duration::from_secs(2);
+/// The time before which no participant is removed because its path is lost.
+const ICE_LIMIT: Duration = Duration::from_secs(20);
+
 /// A worker that does as it is told.
 struct Worker {
     socket: WebSocketStream<TcpStream>,
@@ -378,6 +383,32 @@ async fn worker_that_starts_late_or_again_gets_the_open_rooms() {
     server.has_workers(0).await;
     let mut third = server.worker("").await;
     assert_ne!(third.offer().await.id, job_id(&assignment));
+}
+
+#[tokio::test]
+async fn agent_killed_with_its_worker_is_replaced_within_seconds() {
+    let server = server().await;
+    let mut worker = server.worker("").await;
+    let mut phone = server.join("phone").await;
+    let assignment = worker.accept().await;
+    // The agent's process: the end of its runtime closes its sockets, and sends no leave request.
+    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (url, token) = (server.url(), assignment.token.clone());
+    let agent = process.spawn(async move { ConnectOptions::new().join(&url, &token).await.unwrap() });
+    let agent = agent.await.unwrap();
+    let mut second = server.worker("").await;
+    second.hears_nothing().await;
+    let killed = std::time::Instant::now();
+    process.shutdown_background();
+    drop(worker);
+    until(&mut phone, |event| match event {
+        TransportEvent::Left(who) if who.identity() == agent.local().identity() => Some(()),
+        _ => None,
+    })
+    .await;
+    assert_ne!(second.offer().await.id, job_id(&assignment));
+    let took = killed.elapsed();
+    assert!(took >= RETURN_LIMIT && took < ICE_LIMIT, "{took:?}");
 }
 
 #[tokio::test]

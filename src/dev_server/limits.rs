@@ -1,9 +1,9 @@
-//! Limits a participant's metadata and attributes.
+//! Limits names, metadata and attributes, and refuses requests.
 
 use std::collections::HashMap;
 
-use super::{MAX_NAME, Refusal};
-
+/// The maximum length of a room name or identity, in bytes, as in livekit-server.
+pub(super) const MAX_NAME: usize = 256;
 /// The maximum size of metadata, in bytes. In livekit-server it is 512 KiB.
 pub(super) const MAX_METADATA: usize = 64_000;
 /// The maximum total size of attribute names and values, in bytes, as in livekit-server. That checks each change on its own,
@@ -11,6 +11,10 @@ pub(super) const MAX_METADATA: usize = 64_000;
 pub(super) const MAX_ATTRIBUTES: usize = 64 * 1024;
 
 pub(super) const METADATA_TOO_LARGE: &str = "metadata size exceeds limits: at most 64000 bytes";
+
+/// Why a request is refused: the HTTP status and the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal(pub(super) u16, pub(super) &'static str);
 
 type Attributes = HashMap<String, String>;
 
@@ -30,7 +34,7 @@ pub(super) fn is_metadata_allowed(metadata: &str) -> bool {
 }
 
 /// Checks the metadata and attributes of a join.
-pub(in crate::dev_server) fn check(metadata: &str, attributes: &Attributes) -> Result<(), Refusal> {
+pub(super) fn check(metadata: &str, attributes: &Attributes) -> Result<(), Refusal> {
     if !is_metadata_allowed(metadata) {
         return Err(Refusal(400, METADATA_TOO_LARGE));
     }
