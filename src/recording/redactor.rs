@@ -459,11 +459,18 @@ fn copy(out: &mut Vec<u8>, bytes: &[u8], part: Range<usize>, changes: &[Change])
     out.extend_from_slice(&bytes[at..part.end]);
 }
 
-/// The first byte of a compressed frame (`wire.md`, section 5.11).
+/// The first byte of a compressed frame, and the length of its mark and of its length before compression, in bytes (`wire.md`,
+/// section 5.11).
 const COMPRESSED: u8 = 0xc1;
+const COMPRESSED_HEAD: usize = 5;
+
+/// Whether a packet is a compressed frame.
+pub(super) fn is_compressed(payload: &[u8]) -> bool {
+    payload.len() > COMPRESSED_HEAD && payload[0] == COMPRESSED
+}
 
 /// The replacement for a frame that is redacted as a whole.
-fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
+pub(super) fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     let mut out = Vec::new();
     out.map(2 + usize::from(kind.is_some()));
     if let Some(kind) = kind {
@@ -475,7 +482,8 @@ fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     out.str(MARK);
     out.bool(true);
     out.str("redacted");
-    out.str(&placeholder::of(placeholder::FRAME, payload.len()));
+    let stands_for = if is_compressed(payload) { placeholder::COMPRESSED_FRAME } else { placeholder::FRAME };
+    out.str(&placeholder::of(stands_for, payload.len()));
     out.into()
 }
 

@@ -158,6 +158,8 @@ mod recording_rpc;
 mod recording_rpc_ends;
 #[cfg(feature = "record")]
 mod recording_said;
+#[cfg(all(feature = "report", feature = "deflate"))]
+mod recording_strangers;
 #[cfg(all(feature = "cli", unix))]
 mod recordings;
 #[cfg(all(feature = "cli", unix))]

@@ -12,7 +12,7 @@ use crate::cli::terminal::{failure::Failure, file, text};
 use toolbridge::{
     CallId, Role,
     frame::{Frame, Message},
-    recording::{Recorder, RecorderOptions, Tap},
+    recording::{Recorder, RecorderOptions, RecorderStats, Tap},
     transport::{Transport, TransportEvent},
 };
 
@@ -58,7 +58,7 @@ impl RecordingFile {
     pub(in crate::cli) fn status(&self) -> String {
         let stats = self.recorder.stats();
         let held = self.held(stats.recorded);
-        format!("{held}, {} unrecorded", stats.unrecorded)
+        format!("{held}, {} unrecorded{}", stats.unrecorded, left_out(&stats))
     }
 
     /// Waits until the recorder stops, for example because the disk is full.
@@ -79,12 +79,20 @@ impl RecordingFile {
             0 => String::new(),
             missing => format!("; {} not recorded", text::counted(missing, "frame")),
         };
-        Ok(format!("{path}: {}, {size}{missing}", self.held(stats.recorded)))
+        Ok(format!("{path}: {}, {size}{missing}{}", self.held(stats.recorded), left_out(&stats)))
     }
 
     fn held(&self, frames: u64) -> String {
         let (frames, calls) = (text::counted(frames, "frame"), text::counted(self.calls.count, "call"));
         format!("{frames}, {calls}, {}", span(self.began.elapsed()))
+    }
+}
+
+/// Says how many packets of participants without rights were left out, if any.
+fn left_out(stats: &RecorderStats) -> String {
+    match stats.left_out {
+        0 => String::new(),
+        count => format!("; {count} of participants without rights left out"),
     }
 }
 
