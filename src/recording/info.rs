@@ -48,6 +48,9 @@ pub struct Info {
     /// The time from the first entry to the last.
     #[serde(rename = "durationMs", with = "millis")]
     pub duration: Duration,
+    /// Whether the file holds metadata only: see [`About::metadata_only`](super::About::metadata_only).
+    #[serde(default, rename = "metadataOnly", skip_serializing_if = "std::ops::Not::not")]
+    pub metadata_only: bool,
     /// The number of entries.
     pub entries: u64,
     /// Whether the recording ended cleanly: its last event is `closed`.
@@ -391,6 +394,9 @@ impl fmt::Display for Info {
             writeln!(out, "           {hears}")?;
         }
         writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.duration.as_secs_f64(), self.entries)?;
+        if self.metadata_only {
+            writeln!(out, "content    metadata only: no arguments, results or other texts")?;
+        }
         if !self.finished {
             writeln!(out, "           the recording did not end cleanly")?;
         }

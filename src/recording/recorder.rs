@@ -82,6 +82,14 @@ impl RecorderOptions {
         self
     }
 
+    /// Records ids, names, types, sizes, times and outcomes, but no arguments, results or other texts, as
+    /// [`Redact::everything`] does; what was set to be kept is not. The file says so of itself:
+    /// [`About::metadata_only`](super::About::metadata_only).
+    #[must_use]
+    pub fn metadata_only(self) -> Self {
+        self.redact(Redact::everything())
+    }
+
     /// Sets how many bytes one participant without rights may add to the file, and all of them together.
     ///
     /// Such a participant is in the room, but its token makes it neither a client nor an assistant, and the recorded

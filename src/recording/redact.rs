@@ -154,6 +154,11 @@ impl Redact {
         !self.on && !self.all && self.tools.is_empty() && self.keys.is_empty()
     }
 
+    /// Whether no tool's data and no message of another program stays.
+    pub(super) fn hides_everything(&self) -> bool {
+        self.all && self.tools.is_empty() && !self.foreign
+    }
+
     /// Whether messages of other programs stay.
     pub(super) fn keeps_foreign_messages(&self) -> bool {
         self.foreign || self.is_idle()

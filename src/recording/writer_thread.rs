@@ -175,7 +175,8 @@ impl<W: Write> WriterThread<W> {
                 }
                 _ => (String::new(), None),
             };
-            let about = About::new(room, local.as_ref(), self.role.get().copied(), at);
+            let mut about = About::new(room, local.as_ref(), self.role.get().copied(), at);
+            about.metadata_only = self.redactor.leaves_metadata_only();
             if let Out::New(out) = std::mem::replace(&mut self.out, Out::Gone) {
                 self.out = Out::Begun(Writer::begin(out, &about)?);
             }

@@ -151,6 +151,8 @@ mod recording_compressed;
 #[cfg(all(feature = "record", unix))]
 mod recording_killed;
 #[cfg(all(feature = "cli", unix))]
+mod recording_metadata;
+#[cfg(all(feature = "cli", unix))]
 mod recording_outcomes;
 #[cfg(feature = "record")]
 mod recording_rpc;

@@ -32,9 +32,14 @@ pub(in crate::cli) struct RecordingFile {
 
 impl RecordingFile {
     /// Creates the file.
-    pub(in crate::cli) fn begin(path: &Path, force: bool, hidden: bool) -> Result<Self, Failure> {
+    pub(in crate::cli) fn begin(
+        path: &Path,
+        (force, metadata_only): (bool, bool),
+        hidden: bool,
+    ) -> Result<Self, Failure> {
         let options = RecorderOptions::default().force(force).role(Role::Observer);
         let options = if hidden { options.hidden() } else { options };
+        let options = if metadata_only { options.metadata_only() } else { options };
         let recorder = Recorder::create(path, options).map_err(|error| file::refused(path, &error))?;
         Ok(Self { path: path.to_owned(), recorder, began: Instant::now(), calls: Counted::default() })
     }
