@@ -315,9 +315,9 @@ impl RoomEvent {
     /// Returns the participant that joined, and whether its token makes it a client or an assistant.
     pub(crate) fn rights(&self) -> Option<(&Identity, bool)> {
         let Self::Joined { identity, agent, role, .. } = self else { return None };
-        let has_rights = role.as_deref().map_or(*agent, |role| {
-            matches!(Role::from_text(role), Some(Role::Assistant | Role::Client))
-        });
+        let has_rights = role
+            .as_deref()
+            .map_or(*agent, |role| matches!(Role::from_text(role), Some(Role::Assistant | Role::Client)));
         Some((identity, has_rights))
     }
 

@@ -318,7 +318,6 @@ impl InfoBuilder {
 }
 
 impl Traffic {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     fn is_nothing(&self) -> bool {
         self.packets == 0
     }

@@ -84,7 +84,9 @@ impl Redactor {
         }
         for (text, is_known) in [
             (&mut about.version, is_version as fn(&str) -> bool),
-            (&mut about.protocol, |text| text.len() <= MAX_NUMBER && text.bytes().all(|it| it.is_ascii_digit())),
+            (&mut about.protocol, |text| {
+                text.len() <= MAX_NUMBER && text.bytes().all(|it| it.is_ascii_digit())
+            }),
         ] {
             if !is_known(text) && placeholder::read(text.as_bytes()).is_none() {
                 *text = placeholder::of("a string", text.len());
@@ -496,7 +498,8 @@ const MAX_NUMBER: usize = 4;
 
 /// Whether a text is empty, or three numbers, as toolbridge writes its version.
 fn is_version(text: &str) -> bool {
-    let is_number = |text: &str| (1..=MAX_NUMBER).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
+    let is_number =
+        |text: &str| (1..=MAX_NUMBER).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
     text.is_empty() || (text.split('.').count() == 3 && text.split('.').all(is_number))
 }
 

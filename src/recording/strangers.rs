@@ -119,9 +119,7 @@ impl Strangers {
     fn stranger_of(&mut self, packet: &QueuedPacket) -> Option<Option<Identity>> {
         match (packet.direction, &packet.from) {
             (Direction::Heard, None) => Some(None),
-            (Direction::Heard, Some(from)) => {
-                (!self.has_rights(from)).then(|| Some(from.identity().clone()))
-            }
+            (Direction::Heard, Some(from)) => (!self.has_rights(from)).then(|| Some(from.identity().clone())),
             (Direction::Sent, _) => {
                 let first = packet.to.first()?;
                 if packet.to.iter().any(|to| self.named.contains(to) || self.by_token.contains_key(to)) {
@@ -243,10 +241,7 @@ mod tests {
 
     fn joined(identity: &str, agent: bool, role: Option<&str>) -> Item {
         let (identity, role) = (identity.into(), role.map(str::to_owned));
-        Item::Event(
-            Moment(0),
-            RoomEvent::Joined { identity, sid: "PA_1".into(), agent, role, protocol: 0 },
-        )
+        Item::Event(Moment(0), RoomEvent::Joined { identity, sid: "PA_1".into(), agent, role, protocol: 0 })
     }
 
     /// Whether packets of this participant count as a stranger's.
@@ -297,7 +292,8 @@ mod tests {
     #[test]
     fn sec_r7_many_strangers_take_bounded_memory_and_channels() {
         let mut strangers = strangers(usize::MAX, 1_000_000);
-        let admitted = (0..3 * MAX_SENDERS).filter(|n| strangers.admit(heard(&format!("eve {n}"), 0)).is_ok());
+        let admitted =
+            (0..3 * MAX_SENDERS).filter(|n| strangers.admit(heard(&format!("eve {n}"), 0)).is_ok());
         assert_eq!(admitted.count(), MAX_JOINS, "others need channels, too");
         assert_eq!((strangers.senders.len(), strangers.joins.len()), (MAX_SENDERS, MAX_JOINS));
         let said = strangers.others.say(None);

@@ -6,7 +6,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Decoded, Direction, Entry, Happened, LeftOutLimit, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
+    Decoded, Direction, Entry, Happened, LeftOutLimit, Moment, Recorded, RecordedCall, RecordedOutcome,
+    RoomEvent,
     decoded::{call_of, frame_json, name_of},
     entry::millis,
     format::{identity_of, sid_of},

@@ -83,7 +83,10 @@ impl Spans {
                 }
                 What::Event(RoomEvent::LeftOut { identity: Some(identity), .. }) => {
                     // The first packet that is missing may be the answer to one that is there.
-                    spans.left_out.entry(identity.clone()).or_insert(at.saturating_sub(nanos(BEFORE)));
+                    spans
+                        .left_out
+                        .entry(identity.clone())
+                        .or_insert_with(|| at.saturating_sub(nanos(BEFORE)));
                 }
                 What::Packet(packet) if !packet.is_expanded => {
                     let from = packet.from.as_ref().map(Peer::identity);

@@ -55,11 +55,12 @@ async fn sec_r7_stranger_adds_its_bytes_within_a_limit_and_the_rest_is_counted()
     let (mut heard, mut bytes, mut events) = (0, 0, Vec::new());
     for entry in entries() {
         match entry.what {
-            Happened::Packet(packet) if packet.direction == Direction::Heard => {
-                if packet.from.as_ref().is_some_and(|from| from.identity().as_str() == "stranger") {
-                    assert!(packet.payload == bomb && !packet.compressed, "as it was received");
-                    (heard, bytes) = (heard + 1, bytes + packet.payload.len());
-                }
+            Happened::Packet(packet)
+                if packet.direction == Direction::Heard
+                    && packet.from.as_ref().is_some_and(|from| from.identity().as_str() == "stranger") =>
+            {
+                assert!(packet.payload == bomb && !packet.compressed, "as it was received");
+                (heard, bytes) = (heard + 1, bytes + packet.payload.len());
             }
             Happened::Event(event @ RoomEvent::LeftOut { .. }) => events.push(event),
             _ => {}
@@ -116,7 +117,8 @@ async fn refusals_to_a_stranger_that_was_left_out_are_no_differences_in_a_replay
     let mut stranger = room.join(|sid| Participant::new("stranger", sid));
     for n in 0..30 {
         let body = json!({"id": format!("call-{n}-V1StGXR8_Z5jdHi6"), "toolName": "get_battery", "parameters": {}, "execution": "client"});
-        let frame = json!({"type": 6, "stanzaId": n + 1, "conversationId": "memory", "body": body}).to_string();
+        let frame =
+            json!({"type": 6, "stanzaId": n + 1, "conversationId": "memory", "body": body}).to_string();
         let frame = toolbridge::frame::Frame::from_json(&frame).unwrap().into_bytes();
         stranger.send(Packet::new(["phone".into()], frame)).await.unwrap();
     }

@@ -169,11 +169,15 @@ fn sec_p3_metadata_of_another_programs_file_is_redacted_unless_toolbridge_writes
     let foreign = of([("version", SECRET), ("protocol", SECRET), ("room", &token), ("sid", &token)]);
     let placeholder = format!("<redacted: string, {} bytes>", SECRET.len());
     assert_eq!((&foreign.version, &foreign.protocol), (&placeholder, &placeholder));
-    let with_note = of([("version", "1.2.3-planted-hunter2"), ("role", SECRET), ("form", "1"), ("note", SECRET)]);
+    let with_note =
+        of([("version", "1.2.3-planted-hunter2"), ("role", SECRET), ("form", "1"), ("note", SECRET)]);
     assert!(with_note.version.starts_with("<redacted: ") && with_note.role.is_none());
     let long = "x".repeat(2_000);
-    assert!(of([("version", ""), ("identity", &long), ("protocol", "12345"), ("begun", "1")]).identity
-        .is_some_and(|it| it.as_str() == "<redacted: string, 2000 bytes>"));
+    assert!(
+        of([("version", ""), ("identity", &long), ("protocol", "12345"), ("begun", "1")])
+            .identity
+            .is_some_and(|it| it.as_str() == "<redacted: string, 2000 bytes>")
+    );
 }
 
 #[test]

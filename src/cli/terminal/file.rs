@@ -18,8 +18,7 @@ use toolbridge::{
 };
 
 /// What the verbs say of a recording with metadata only.
-pub(in crate::cli) const METADATA_ONLY: &str =
-    "The recording holds metadata only: ids, names, sizes and times, but no arguments, results or other texts.";
+pub(in crate::cli) const METADATA_ONLY: &str = "The recording holds metadata only: ids, names, sizes and times, but no arguments, results or other texts.";
 
 /// Says once, on stderr, that a recording holds metadata only, if it does.
 pub(in crate::cli) fn say_content(about: &About) {
