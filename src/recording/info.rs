@@ -75,10 +75,10 @@ pub struct Info {
     /// Packets that the recorder dropped.
     pub unrecorded: u64,
     /// Packets of and to participants without rights that were left out, because a limit was reached.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, rename = "leftOut", skip_serializing_if = "is_zero")]
     pub left_out: u64,
     /// Compressed frames that were not expanded: their senders had no rights, or they cannot be expanded.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, rename = "notExpanded", skip_serializing_if = "is_zero")]
     pub not_expanded: u64,
     /// Packets that were not sent.
     pub unsent: u64,
@@ -110,7 +110,7 @@ pub struct PeerInfo {
     /// Packets received from it. For the recorded participant itself: everything it sent, each packet once.
     pub heard: Traffic,
     /// Packets of and to it that the recorder left out, because it has no rights and a limit was reached.
-    #[serde(default, skip_serializing_if = "Traffic::is_nothing")]
+    #[serde(default, rename = "leftOut", skip_serializing_if = "Traffic::is_nothing")]
     pub left_out: Traffic,
 }
 
