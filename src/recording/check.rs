@@ -111,11 +111,12 @@ pub struct Checked {
 /// | `dead-sid` | error | a frame from a sid that has left |
 /// | `view-sender` | error | a view of a participant whose role says that it is no assistant |
 /// | `view-limit` | error, note | a view whose name or size exceeds its limit, or one view too many of a participant; the last a note in an observer's recording |
+/// | `not-expanded` | note | a compressed frame whose sender had no rights, or that cannot be expanded |
 /// | `unknown-type` | note | a frame of LiveKit's conversation protocol, not of tools |
 /// | `dialect` | note | a spelling that toolbridge reads but does not write |
 ///
 /// Frames that the recorder dropped, that were never sent, or that a disconnect interrupted are not reported. The
-/// last two rules name each sender and value once. An observer receives copies, which are never retransmitted, and
+/// last three rules name each sender and value once. An observer receives copies, which are never retransmitted, and
 /// only from senders that already know of it. In its recording, missing frames and frames after their sender left are
 /// notes at most, and the owner of a call is inferred from who offers the tool.
 pub fn check(entries: impl IntoIterator<Item = Entry>) -> Checked {
@@ -204,6 +205,10 @@ impl Checker {
         let place = Position { at: entry.at, entry: index, who: packet.sender().cloned() };
         match decoded {
             Decoded::Foreign => return,
+            Decoded::Compressed(size) => {
+                let text = format!("a compressed frame of {size} bytes, which the recorder did not expand");
+                self.find_once(&place, "not-expanded", "", text);
+            }
             Decoded::Malformed(error) => {
                 let level = if packet.topic.is_empty() { Level::Note } else { Level::Error };
                 let text = format!("malformed frame (error {}): {error}", DecodeError::CODE);
@@ -297,6 +302,8 @@ impl Checker {
                 self.forget_senders();
                 self.stop_expecting_all();
             }
+            // Only what concerns this participant may be missing: it must not excuse others.
+            RoomEvent::LeftOut { identity, .. } => self.stop_expecting_of(identity.as_ref()),
             RoomEvent::Unsent { channel, sequence, .. } => {
                 if let Some(serial) = self.sent.get(&(*channel, *sequence)).copied() {
                     self.close(serial);

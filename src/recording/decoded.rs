@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{Entry, Happened};
 use super::{
     Recorded, original,
+    redactor::is_compressed,
     rpc::{self, RPC_TOPIC, RpcRecord},
 };
 use crate::{
@@ -25,6 +26,9 @@ pub(crate) enum Decoded {
     Foreign,
     /// It should be a frame but is malformed (error code 101).
     Malformed(DecodeError),
+    /// It is a compressed frame of this many bytes that was not expanded, perhaps redacted as a whole: its sender had no rights,
+    /// or it cannot be expanded.
+    Compressed(usize),
     /// A frame.
     Frame(Frame, Message),
 }
@@ -44,8 +48,20 @@ impl Decoded {
         };
         match read {
             Ok((frame, message)) => Self::Frame(frame, message),
-            Err(error) => Self::Malformed(error),
+            Err(error) if packet.is_rpc() => Self::Malformed(error),
+            Err(_) if is_compressed(&packet.payload) => Self::Compressed(packet.payload.len()),
+            Err(error) => match original::compressed(&packet.payload) {
+                Some(size) => Self::Compressed(size),
+                None => Self::Malformed(error),
+            },
         }
+    }
+}
+
+impl Recorded {
+    /// Whether it is a compressed frame that was not expanded.
+    pub(crate) fn is_not_expanded(&self) -> bool {
+        matches!(Decoded::of(self), Decoded::Compressed(_))
     }
 }
 
@@ -55,6 +71,7 @@ impl Decoded {
         let size = match self {
             Self::Frame(frame, _) => original::frame_size(frame),
             Self::Malformed(_) => original::whole(&packet.payload),
+            Self::Compressed(size) => Some(*size),
             Self::Foreign => None,
         };
         size.unwrap_or(packet.payload.len())

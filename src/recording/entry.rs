@@ -241,6 +241,23 @@ pub enum RoomEvent {
         /// How many.
         packets: u64,
     },
+    /// Packets of a participant without rights, and packets to it, are not in the file, because a limit was reached.
+    ///
+    /// The counts are of the whole recording so far: the last such event of a participant has all. There is one after the
+    /// first packet, whenever the number of packets has doubled, and at the end.
+    LeftOut {
+        /// The participant; none for senders that the room does not disclose, and beyond the first 1,024 participants.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Identity>,
+        /// How many packets.
+        packets: u64,
+        /// How many bytes they had.
+        bytes: u64,
+        /// Which limit.
+        limit: LeftOutLimit,
+        /// The limit, in bytes or joins.
+        most: u64,
+    },
     /// The session ended.
     Closed {
         /// The reason.
@@ -273,6 +290,19 @@ pub enum RoomEvent {
     Other,
 }
 
+/// A limit of what participants without rights add to a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum LeftOutLimit {
+    /// That of one participant.
+    Sender,
+    /// That of all of them in one file.
+    File,
+    /// That of their joins, each of which needs channels of the file.
+    Joins,
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -282,6 +312,15 @@ fn is_zero(number: &u32) -> bool {
 pub(crate) const HIDDEN: &str = "hidden";
 
 impl RoomEvent {
+    /// Returns the participant that joined, and whether its token makes it a client or an assistant.
+    pub(crate) fn rights(&self) -> Option<(&Identity, bool)> {
+        let Self::Joined { identity, agent, role, .. } = self else { return None };
+        let has_rights = role
+            .as_deref()
+            .map_or(*agent, |role| matches!(Role::from_text(role), Some(Role::Assistant | Role::Client)));
+        Some((identity, has_rights))
+    }
+
     /// Whether this event marks `home`, the recorded participant, as an observer.
     pub(crate) fn is_observer(&self, home: &Identity) -> bool {
         matches!(self, Self::Joined { identity, role: Some(role), .. }
@@ -315,6 +354,8 @@ mod tests {
             r#"{"event":"link","up":true}"#,
             r#"{"event":"unsent","channel":1,"sequence":2,"reason":"x"}"#,
             r#"{"event":"unrecorded","packets":3}"#,
+            r#"{"event":"left_out","identity":"a","packets":3,"bytes":4,"limit":"sender","most":5}"#,
+            r#"{"event":"left_out","packets":3,"bytes":4,"limit":"file","most":5}"#,
             r#"{"event":"closed","reason":"x"}"#,
             r#"{"event":"ended","call":"c","code":"timeout"}"#,
             r#"{"event":"unasked","call":"c","tool":"t","code":"lost","message":"m","tookMs":4}"#,

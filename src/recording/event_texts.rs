@@ -47,6 +47,7 @@ pub(super) fn edited(mut event: RoomEvent, mut edit: impl FnMut(&str) -> Option<
         | RoomEvent::Left { .. }
         | RoomEvent::Link { .. }
         | RoomEvent::Unrecorded { .. }
+        | RoomEvent::LeftOut { .. }
         | RoomEvent::Other => {}
     }
     event

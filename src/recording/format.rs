@@ -41,7 +41,7 @@ pub(super) const NAME_LIMIT: usize = 1_024;
 /// The largest room event that a reader accepts, in bytes of JSON.
 pub(super) const EVENT_LIMIT: usize = 16 * 1024;
 
-/// The maximum number of entries in a metadata map. The files written here have nine at most.
+/// The maximum number of entries in a metadata map. The files written here have ten at most.
 pub(super) const METADATA_ENTRIES: usize = 1_024;
 
 /// The metadata of a recording: which participant was recorded, where and when.
@@ -65,6 +65,8 @@ pub struct About {
     /// Whether the file was finished, that is indexed and compressed. It is not while it is being written or if its
     /// writer crashed.
     pub finished: bool,
+    /// Whether the file holds ids, names, types, sizes, times and outcomes only, but no arguments, results or other texts.
+    pub metadata_only: bool,
 }
 
 impl About {
@@ -79,13 +81,14 @@ impl About {
             role,
             begun,
             finished: false,
+            metadata_only: false,
         }
     }
 
     /// Returns the entries of the metadata record.
     pub(super) fn to_metadata(&self) -> Texts {
         let role = self.role.map_or("", Role::as_str);
-        texts([
+        let mut entries = texts([
             ("form", &FORM.to_string()),
             ("version", &self.version),
             ("protocol", &self.protocol),
@@ -95,7 +98,11 @@ impl About {
             ("role", role),
             ("begun", &self.begun.0.to_string()),
             ("finished", yes_or_no(self.finished)),
-        ])
+        ]);
+        if self.metadata_only {
+            entries.insert(METADATA_ONLY.to_owned(), YES.to_owned());
+        }
+        entries
     }
 
     /// Reads a metadata record. Missing entries are empty, but the format version must be known.
@@ -114,6 +121,7 @@ impl About {
             role: Role::from_text(text("role")),
             begun: Moment(text("begun").parse().unwrap_or_default()),
             finished: text("finished") == YES,
+            metadata_only: text(METADATA_ONLY) == YES,
         })
     }
 }
@@ -204,6 +212,9 @@ impl Channel {
 pub(super) type Texts = BTreeMap<String, String>;
 
 const YES: &str = "yes";
+
+/// The key of the entry that a file has if it holds metadata only.
+const METADATA_ONLY: &str = "metadata_only";
 
 fn yes_or_no(it: bool) -> &'static str {
     if it { YES } else { "no" }

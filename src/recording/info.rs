@@ -48,6 +48,9 @@ pub struct Info {
     /// The time from the first entry to the last.
     #[serde(rename = "durationMs", with = "millis")]
     pub duration: Duration,
+    /// Whether the file holds metadata only: see [`About::metadata_only`](super::About::metadata_only).
+    #[serde(default, rename = "metadataOnly", skip_serializing_if = "std::ops::Not::not")]
+    pub metadata_only: bool,
     /// The number of entries.
     pub entries: u64,
     /// Whether the recording ended cleanly: its last event is `closed`.
@@ -71,6 +74,12 @@ pub struct Info {
     pub tools: Vec<ToolInfo>,
     /// Packets that the recorder dropped.
     pub unrecorded: u64,
+    /// Packets of and to participants without rights that were left out, because a limit was reached.
+    #[serde(default, rename = "leftOut", skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+    /// Compressed frames that were not expanded: their senders had no rights, or they cannot be expanded.
+    #[serde(default, rename = "notExpanded", skip_serializing_if = "is_zero")]
+    pub not_expanded: u64,
     /// Packets that were not sent.
     pub unsent: u64,
     /// A description of the damage, if the file is damaged.
@@ -100,6 +109,9 @@ pub struct PeerInfo {
     pub sent: Traffic,
     /// Packets received from it. For the recorded participant itself: everything it sent, each packet once.
     pub heard: Traffic,
+    /// Packets of and to it that the recorder left out, because it has no rights and a limit was reached.
+    #[serde(default, rename = "leftOut", skip_serializing_if = "Traffic::is_nothing")]
+    pub left_out: Traffic,
 }
 
 /// A packet and byte count.
@@ -193,6 +205,7 @@ impl InfoBuilder {
         info.begun = self.first.unwrap_or_default();
         info.duration = self.last.since(info.begun);
         info.peers = self.peers.into_values().collect();
+        info.left_out = info.peers.iter().fold(0, |sum, peer| peer.left_out.packets.saturating_add(sum));
         let (checked, calls) = self.checker.finish_with_calls();
         info.dropped = calls.dropped;
         info.calls = calls.calls.len() as u64;
@@ -239,6 +252,12 @@ impl InfoBuilder {
             RoomEvent::Unrecorded { packets } => {
                 self.info.unrecorded = self.info.unrecorded.saturating_add(*packets);
             }
+            RoomEvent::LeftOut { identity, packets, bytes, .. } => {
+                let (packets, bytes) = (*packets, *bytes);
+                if let Some(peer) = self.peer(identity.as_ref().map_or("", |id| id.as_str())) {
+                    peer.left_out = Traffic { packets, bytes }; // of the whole recording so far
+                }
+            }
             RoomEvent::AnswersRpc { .. }
             | RoomEvent::Left { .. }
             | RoomEvent::Link { .. }
@@ -253,6 +272,7 @@ impl InfoBuilder {
         match decoded {
             Decoded::Foreign => self.info.foreign += 1,
             Decoded::Malformed(_) => self.info.malformed += 1,
+            Decoded::Compressed(_) => self.info.not_expanded += 1,
             Decoded::Frame(_, message) if packet.is_rpc() => {
                 count(&mut self.info.frames, RpcRecord::name(message), MAX_TOOLS);
             }
@@ -298,6 +318,10 @@ impl InfoBuilder {
 }
 
 impl Traffic {
+    fn is_nothing(&self) -> bool {
+        self.packets == 0
+    }
+
     fn add(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes as u64;
@@ -318,6 +342,11 @@ fn took(call: &RecordedCall) -> Option<Duration> {
     // An observer may receive the result before the request; the duration is then unknown.
     let (requested, settled) = (call.requested?, call.settled?);
     (settled >= requested).then(|| settled.since(requested))
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn kind_word(kind: Kind) -> String {
@@ -364,6 +393,9 @@ impl fmt::Display for Info {
             writeln!(out, "           {hears}")?;
         }
         writeln!(out, "begun      {begun}, {:.3} s, {} entries", self.duration.as_secs_f64(), self.entries)?;
+        if self.metadata_only {
+            writeln!(out, "content    metadata only: no arguments, results or other texts")?;
+        }
         if !self.finished {
             writeln!(out, "           the recording did not end cleanly")?;
         }
@@ -372,6 +404,14 @@ impl fmt::Display for Info {
         }
         if self.unrecorded > 0 {
             writeln!(out, "missing    {} packets were not recorded", self.unrecorded)?;
+        }
+        for peer in self.peers.iter().filter(|peer| peer.left_out.packets > 0) {
+            let Traffic { packets, bytes } = peer.left_out;
+            let who = if peer.identity.is_empty() { "(unnamed)" } else { &peer.identity };
+            writeln!(out, "left out   {packets} packets, {bytes} bytes: {} has no rights", plain(who))?;
+        }
+        if self.not_expanded > 0 {
+            writeln!(out, "compressed {} packets were not expanded", self.not_expanded)?;
         }
         if self.unsent > 0 {
             writeln!(out, "unsent     {} packets were not sent", self.unsent)?;

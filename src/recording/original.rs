@@ -51,12 +51,22 @@ const KEY: usize = 1 + "redacted".len();
 
 /// The original size of a frame that was replaced as a whole and can no longer be decoded.
 pub(super) fn whole(bytes: &[u8]) -> Option<usize> {
+    size_of(bytes, placeholder::FRAME)
+}
+
+/// The size of a compressed frame that was replaced as a whole.
+pub(super) fn compressed(bytes: &[u8]) -> Option<usize> {
+    size_of(bytes, placeholder::COMPRESSED_FRAME)
+}
+
+/// The size in the last placeholder of this kind.
+fn size_of(bytes: &[u8], kind: &str) -> Option<usize> {
     let mut walk = Walk::value(bytes, 0);
     let mut last = None;
     while let Ok(Some((token, is_key))) = walk.next() {
         if let (Token::Str(text), false) = (token, is_key)
             && let Some(stands_for) = placeholder::read(text)
-            && stands_for.kind == placeholder::FRAME
+            && stands_for.kind == kind
         {
             last = Some(stands_for.size);
         }

@@ -20,15 +20,17 @@ const KINDS: &[&str] = &[
     TEXT,
     FIELDS,
     FRAME,
+    COMPRESSED_FRAME,
 ];
 
 /// The size of the longest placeholder, in bytes.
 const MAX_SIZE: usize = 64;
 
-/// A text that cannot be read, the fields of a map that may not stay, and a whole frame.
+/// A text that cannot be read, the fields of a map that may not stay, a whole frame, and one that was compressed.
 pub(super) const TEXT: &str = "text";
 pub(super) const FIELDS: &str = "fields";
 pub(super) const FRAME: &str = "frame";
+pub(super) const COMPRESSED_FRAME: &str = "compressed frame";
 
 /// A placeholder that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,6 +55,8 @@ pub(super) struct QueuedPacket {
     pub(super) stream: bool,
     /// Whether the frame was compressed, although the content is not.
     pub(super) compressed: bool,
+    /// Whether it is of or to a participant without rights, so that nothing in it is expanded.
+    pub(super) is_strangers: bool,
     pub(super) content: Content,
     /// Identifies the packet in case sending fails. Assigned by the queue.
     pub(super) ticket: u64,
@@ -70,7 +72,8 @@ pub(super) enum Content {
 }
 
 impl Content {
-    fn size(&self) -> usize {
+    /// Its size in the packets, in bytes.
+    pub(super) fn size(&self) -> usize {
         match self {
             Self::Payload(payload) => payload.len(),
             Self::Rpc(part) => part.size(),
@@ -117,6 +120,7 @@ struct State {
     /// Not yet recorded in the file.
     unrecorded: u64,
     unrecorded_in_all: u64,
+    left_out: u64,
     recorded: u64,
     /// The writer thread is waiting.
     idle: bool,
@@ -137,6 +141,9 @@ pub struct RecorderStats {
     pub recorded: u64,
     /// Packets not in the file: the queue was full, the file had too many channels, or the recording had stopped.
     pub unrecorded: u64,
+    /// Packets of and to participants without rights that were left out, because a limit was reached: see
+    /// [`RecorderOptions::strangers`](super::RecorderOptions::strangers).
+    pub left_out: u64,
     /// Why the recording stopped early, for example because the disk is full.
     pub failed: Option<String>,
 }
@@ -221,6 +228,11 @@ impl Queue {
         mem::take(&mut self.lock().unrecorded)
     }
 
+    /// Counts a packet of or to a participant without rights that was left out.
+    pub(super) fn leave_out(&self) {
+        self.lock().left_out += 1;
+    }
+
     /// Counts packets that were taken but could not be written.
     pub(super) fn lose(&self, packets: u64) {
         self.lock().lose(packets);
@@ -295,9 +307,9 @@ impl Queue {
 
     pub(super) fn stats(&self) -> RecorderStats {
         let state = self.lock();
-        let (recorded, unrecorded) = (state.recorded, state.unrecorded_in_all);
+        let (recorded, unrecorded, left_out) = (state.recorded, state.unrecorded_in_all, state.left_out);
         let failed = state.failed.as_ref().map(ToString::to_string);
-        RecorderStats { recorded, unrecorded, failed }
+        RecorderStats { recorded, unrecorded, left_out, failed }
     }
 
     /// No critical section can panic, so a poisoned lock is safe to use.

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, SystemTime},
 };
@@ -13,7 +13,8 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Entry, HIDDEN, Moment, RecordError, RecorderStats, Redact, RoomEvent, Tap,
     live_file::LiveFile,
-    queue::{Item, Queue},
+    queue::{Item, NO_TICKET, Queue},
+    strangers::Strangers,
     writer_thread::WriterThread,
 };
 use crate::transport::{Role, Transport};
@@ -38,6 +39,10 @@ pub struct RecorderOptions {
     pub hidden: bool,
     /// What to redact before writing. Default: see [`Redact`].
     pub redact: Redact,
+    /// How many bytes one participant without rights may add. Default: 4 MiB.
+    pub stranger_bytes: usize,
+    /// How many bytes all participants without rights together may add. Default: 32 MiB.
+    pub strangers_bytes: usize,
 }
 
 impl Default for RecorderOptions {
@@ -49,6 +54,8 @@ impl Default for RecorderOptions {
             role: None,
             hidden: false,
             redact: Redact::default(),
+            stranger_bytes: 4 * 1024 * 1024,
+            strangers_bytes: 32 * 1024 * 1024,
         }
     }
 }
@@ -72,6 +79,25 @@ impl RecorderOptions {
     #[must_use]
     pub fn redact(mut self, redact: Redact) -> Self {
         self.redact = redact;
+        self
+    }
+
+    /// Records ids, names, types, sizes, times and outcomes, but no arguments, results or other texts, as
+    /// [`Redact::everything`] does; what was set to be kept is not. The file says so of itself:
+    /// [`About::metadata_only`](super::About::metadata_only).
+    #[must_use]
+    pub fn metadata_only(self) -> Self {
+        self.redact(Redact::everything())
+    }
+
+    /// Sets how many bytes one participant without rights may add to the file, and all of them together.
+    ///
+    /// Such a participant is in the room, but its token makes it neither a client nor an assistant, and the recorded
+    /// participant has not greeted or called it. Its packets, and packets to it, count with 256 bytes more each. Beyond a
+    /// limit they are left out, and [`RoomEvent::LeftOut`] counts them. Compressed packets of it are not expanded.
+    #[must_use]
+    pub fn strangers(mut self, each: usize, all: usize) -> Self {
+        (self.stranger_bytes, self.strangers_bytes) = (each, all);
         self
     }
 
@@ -144,6 +170,7 @@ pub(super) struct Shared {
     path: PathBuf,
     clock: Clock,
     queue: Queue,
+    strangers: Mutex<Strangers>,
     role: Arc<OnceLock<Role>>,
     hidden: bool,
     done: watch::Sender<bool>,
@@ -162,9 +189,10 @@ impl Recorder {
         let file = LiveFile::open(path, options.force)?;
         let role = Arc::new(options.role.map_or_else(OnceLock::new, OnceLock::from));
         let queue = Queue::new(options.entries, options.bytes);
+        let strangers = Mutex::new(Strangers::new(&options));
         let writer_thread = WriterThread::new(file, options.redact, Arc::clone(&role));
         let (path, clock, done) = (path.to_owned(), Clock::new(), watch::Sender::new(false));
-        let shared = Arc::new(Shared { path, clock, queue, role, hidden: options.hidden, done });
+        let shared = Arc::new(Shared { path, clock, queue, strangers, role, hidden: options.hidden, done });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("toolbridge-rec".to_owned());
         thread.spawn(move || theirs.run(writer_thread)).map_err(RecordError::Thread)?;
@@ -193,7 +221,7 @@ impl Recorder {
     /// # Errors
     /// [`RecordError::Stopped`] if writing failed. What was written before stays readable.
     pub fn finish(&self) -> Result<(), RecordError> {
-        self.shared().queue.close();
+        self.shared().close();
         self.shared().queue.wait().map_err(RecordError::Stopped)
     }
 
@@ -262,7 +290,7 @@ impl Recorder {
     pub(super) fn end_if_last(&self) -> bool {
         let last = Arc::strong_count(&self.0) == 1;
         if last {
-            self.shared().queue.close();
+            self.shared().close();
         }
         last
     }
@@ -293,6 +321,7 @@ impl Recorder {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.0.say_left_out();
         if self.0.queue.abandon() {
             self.0.queue.wait_ended(DRAIN); // its file is free then
         } else {
@@ -311,7 +340,38 @@ impl Shared {
     /// Queues an item that happens now, and returns the ticket that identifies a packet. The item is written after
     /// [`write`](Shared::write), or a second later.
     pub(super) fn enqueue(&self, what: impl FnOnce(Moment) -> Item) -> u64 {
-        self.queue.push(what(self.clock.now()))
+        let item = what(self.clock.now());
+        if matches!(item, Item::Event(_, RoomEvent::Closed { .. })) {
+            self.say_left_out(); // the last event says that the recording has ended
+        }
+        match self.strangers().admit(item) {
+            Ok(item) => self.queue.push(item),
+            Err(event) => {
+                self.queue.leave_out();
+                if let Some(event) = event {
+                    self.queue.push(Item::Event(self.clock.now(), event));
+                }
+                NO_TICKET
+            }
+        }
+    }
+
+    /// Closes the queue: nothing more is recorded.
+    fn close(&self) {
+        self.say_left_out();
+        self.queue.close();
+    }
+
+    /// Records how many packets were left out, unless the file says so.
+    fn say_left_out(&self) {
+        for event in self.strangers().unsaid() {
+            self.queue.push(Item::Event(self.clock.now(), event));
+        }
+    }
+
+    /// No critical section can panic, so a poisoned lock is safe to use.
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the writer thread.

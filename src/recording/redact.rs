@@ -19,15 +19,14 @@ use super::secret_names::{self, folded};
 ///
 /// - in a map, and in a text that is a JSON object or list; one that cannot be read and contains a secret name is
 ///   replaced as a whole;
-/// - beside it: `{"name": "Authorization", "value": …}`, and the element after it in a list;
-/// - in any other text: after `=` and `:`, as in parameters of URLs and forms, header lines, configuration files, lists and blocks of
-///   YAML, `x["password"] = …`, and JSON in the middle of the text; after a quoted name and a comma; after an option of a command;
-///   in attributes and elements of XML, also beside an element or attribute that names it, as in a property list; in a part of a
-///   multipart form; before the host of a URL; after `Bearer`; also in texts inside such texts.
+/// - beside it, in a map or in JSON: `{"name": "Authorization", "value": …}`, and the element after it in a list;
+/// - in any other text: after `=` and `:`, as in parameters of URLs and forms, header lines and configuration files, up to the end
+///   of the value or of the line; and before the host of a URL.
 ///
 /// Texts are searched as a person sees them: invisible characters and colors of a terminal are skipped, and full-width letters
-/// and punctuation count as ASCII. In texts rather more than the value is redacted than less. Not covered are tables, names in prose
-/// without `=` or `:`, letters that only look like others, and encodings such as base64 and compression.
+/// and punctuation count as ASCII. In texts rather more than the value is redacted than less. Nothing else is covered: not markup,
+/// YAML, source code, commands, multipart forms, texts inside texts, prose, or encodings such as base64 and compression. A file
+/// that is given away should have no values at all: see [`everything`](Redact::everything).
 ///
 /// # Hidden tools
 ///
@@ -152,6 +151,11 @@ impl Redact {
     /// Whether nothing can be redacted.
     pub(super) fn is_idle(&self) -> bool {
         !self.on && !self.all && self.tools.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether no tool's data and no message of another program stays.
+    pub(super) fn hides_everything(&self) -> bool {
+        self.all && self.tools.is_empty() && !self.foreign
     }
 
     /// Whether messages of other programs stay.

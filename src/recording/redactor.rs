@@ -5,9 +5,10 @@ use std::{cmp::Reverse, collections::HashSet, ops::Range};
 use bytes::Bytes;
 
 use super::{
-    Redact, RoomEvent,
+    About, Redact, RoomEvent,
     allow_list::{self, is_placeholder},
     event_texts,
+    format::NAME_LIMIT,
     hidden_calls::{HiddenCalls, Route},
     json_secrets::{Secrets, is_like_json, redacted},
     placeholder,
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     protocol::frame::{Frame, Kind, Message, ToolUseRequest},
+    transport::{Identity, Sid},
     value::{
         token::{Token, skip},
         walk::Walk,
@@ -67,6 +69,38 @@ impl Redactor {
     /// Returns whether the messages of other programs in a file stay. Nothing in them is known, and nothing is searched.
     pub(super) fn keeps_foreign(&self) -> bool {
         self.rule.keeps_foreign_messages()
+    }
+
+    /// Returns whether a file has metadata only if everything in it was written by this redactor.
+    pub(super) fn leaves_metadata_only(&self) -> bool {
+        self.rule.hides_everything()
+    }
+
+    /// Returns what a file says of itself, of which another program may have written each text: names without secrets, and
+    /// what toolbridge writes.
+    pub(super) fn about(&mut self, mut about: About) -> About {
+        if self.rule.is_idle() {
+            return about;
+        }
+        for (text, is_known) in [
+            (&mut about.version, is_version as fn(&str) -> bool),
+            (&mut about.protocol, |text| {
+                text.len() <= MAX_NUMBER && text.bytes().all(|it| it.is_ascii_digit())
+            }),
+        ] {
+            if !is_known(text) && placeholder::read(text.as_bytes()).is_none() {
+                *text = placeholder::of("a string", text.len());
+            }
+        }
+        let mut name = |text: &str| match self.text(text) {
+            _ if text.len() > NAME_LIMIT => Some(placeholder::of("a string", text.len())),
+            redacted => redacted,
+        };
+        about.room = name(&about.room).unwrap_or(about.room);
+        about.identity = about.identity.map(|id| name(id.as_str()).map_or(id, Identity::from));
+        about.sid = about.sid.map(|sid| name(sid.as_str()).map_or(sid, Sid::from));
+        about.metadata_only |= self.leaves_metadata_only();
+        about
     }
 
     /// Returns the payload to write: the same bytes if nothing is secret.
@@ -459,11 +493,28 @@ fn copy(out: &mut Vec<u8>, bytes: &[u8], part: Range<usize>, changes: &[Change])
     out.extend_from_slice(&bytes[at..part.end]);
 }
 
-/// The first byte of a compressed frame (`wire.md`, section 5.11).
+/// The most digits of a number in the version of a program or a protocol.
+const MAX_NUMBER: usize = 4;
+
+/// Whether a text is empty, or three numbers, as toolbridge writes its version.
+fn is_version(text: &str) -> bool {
+    let is_number =
+        |text: &str| (1..=MAX_NUMBER).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
+    text.is_empty() || (text.split('.').count() == 3 && text.split('.').all(is_number))
+}
+
+/// The first byte of a compressed frame, and the length of its mark and of its length before compression, in bytes (`wire.md`,
+/// section 5.11).
 const COMPRESSED: u8 = 0xc1;
+const COMPRESSED_HEAD: usize = 5;
+
+/// Whether a packet is a compressed frame.
+pub(super) fn is_compressed(payload: &[u8]) -> bool {
+    payload.len() > COMPRESSED_HEAD && payload[0] == COMPRESSED
+}
 
 /// The replacement for a frame that is redacted as a whole.
-fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
+pub(super) fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     let mut out = Vec::new();
     out.map(2 + usize::from(kind.is_some()));
     if let Some(kind) = kind {
@@ -475,7 +526,8 @@ fn whole(payload: &Bytes, kind: Option<Kind>) -> Bytes {
     out.str(MARK);
     out.bool(true);
     out.str("redacted");
-    out.str(&placeholder::of(placeholder::FRAME, payload.len()));
+    let stands_for = if is_compressed(payload) { placeholder::COMPRESSED_FRAME } else { placeholder::FRAME };
+    out.str(&placeholder::of(stands_for, payload.len()));
     out.into()
 }
 

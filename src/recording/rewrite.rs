@@ -200,7 +200,10 @@ struct Copy<'a, W: Write + Seek> {
 
 impl<W: Write + Seek> Copy<'_, W> {
     fn run(&mut self, about: &About, mut records: Records) -> Result<Repaired, RecordError> {
-        let finished = About { finished: true, ..about.clone() };
+        let mut finished = About { finished: true, ..about.clone() };
+        if let Some(redactor) = &mut self.edit {
+            finished = redactor.about(finished);
+        }
         let metadata = Metadata { name: METADATA.to_owned(), metadata: finished.to_metadata() };
         self.writer.write_metadata(&metadata).map_err(failed)?;
         let (mut entries, mut skipped, mut left_out) = (0, 0, 0);
@@ -252,7 +255,8 @@ impl<W: Write + Seek> Copy<'_, W> {
             channel_id: message.channel,
             sequence: message.sequence,
             log_time: message.log_time,
-            publish_time: message.publish_time,
+            // Toolbridge writes one time. Another one is another program's.
+            publish_time: if self.keeps_foreign() { message.publish_time } else { message.log_time },
         };
         let mut payload = message.payload;
         if let (Some((_, content)), Some(redactor)) = (self.contents.get(&message.channel), &mut self.edit) {

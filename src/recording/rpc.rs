@@ -133,26 +133,47 @@ impl RpcPart {
         }
     }
 
+    /// Whether it is a request, also one whose payload is missing.
+    pub(super) fn is_request(&self) -> bool {
+        match self {
+            Self::Packet(message) => matches!(message, RpcMessage::Request(_)),
+            Self::Stream(header, _) => header.topic != RPC_RESPONSE_TOPIC,
+        }
+    }
+
     /// Returns the frame for the file.
     pub(super) fn frame(&self) -> Bytes {
+        self.frame_of(None)
+    }
+
+    /// Returns the frame for the file of a participant without rights: nothing is expanded, and JSON that would take more than
+    /// this many bytes as values is stored as its text.
+    pub(super) fn frame_within(&self, most: usize) -> Bytes {
+        self.frame_of(Some(most))
+    }
+
+    fn frame_of(&self, most: Option<usize>) -> Bytes {
         match self {
             Self::Packet(RpcMessage::Ack { id }) => ack(id),
             Self::Packet(RpcMessage::Request(it)) => {
                 let (version, timeout) = (Some(it.version).filter(|version| *version != 0), it.timeout_ms);
-                request((&it.id, &it.method), version.map(u64::from), Some(timeout.into()), Ok(&it.payload))
+                let payload = Payload { bytes: Ok(&it.payload), most };
+                request((&it.id, &it.method), version.map(u64::from), Some(timeout.into()), payload)
             }
             Self::Packet(RpcMessage::Response(it)) => match &it.outcome {
-                Ok(payload) => result(&it.id, Ok(payload)),
-                Err(error) => failure(&it.id, error),
+                Ok(payload) => result(&it.id, Payload { bytes: Ok(payload), most }),
+                Err(error) => failure(&it.id, error, most),
             },
             Self::Stream(header, payload) => {
                 let text = |key: &str| header.attributes.get(key).map(String::as_str);
                 let number = |key: &str| text(key).and_then(|it| it.parse::<u32>().ok()).map(u64::from);
                 let payload = match payload {
+                    Ok(_) if most.is_some() && header.compression != Compression::None => Err(NOT_EXPANDED),
                     Ok(payload) => expanded(header, payload),
                     Err(broken) => Err(fault_of(*broken)),
                 };
-                let payload = payload.as_ref().map(|it| &**it).map_err(|fault| *fault);
+                let bytes = payload.as_ref().map(|it| &**it).map_err(|fault| *fault);
+                let payload = Payload { bytes, most };
                 let id = text(attribute::ID).unwrap_or_default();
                 if header.topic == RPC_RESPONSE_TOPIC {
                     return result(id, payload);
@@ -225,19 +246,26 @@ impl Stored {
     }
 }
 
+/// A payload to store, or why it is missing.
+struct Payload<'a> {
+    bytes: Result<&'a [u8], &'static str>,
+    /// How long the frame may become, if that is limited.
+    most: Option<usize>,
+}
+
 /// Builds a frame with a payload: as JSON if readers accept it, else as a text, else without it.
 fn with_payload(
-    payload: Result<&[u8], &'static str>,
+    Payload { bytes, most }: Payload<'_>,
     build: impl Fn(&Stored, Option<&'static str>) -> Vec<u8>,
 ) -> Bytes {
     let without = |fault| build(&Stored { form: None, value: None }, Some(fault)).into();
-    let payload = match payload {
+    let payload = match bytes {
         Ok(payload) => payload,
         Err(fault) => return without(fault),
     };
     for as_json in [true, false] {
         let frame = Bytes::from(build(&Stored::of(payload, as_json), None));
-        if read(&frame).is_ok() {
+        if most.is_none_or(|most| frame.len() <= most) && read(&frame).is_ok() {
             return frame;
         }
     }
@@ -295,7 +323,7 @@ fn request(
     (id, method): (&str, &str),
     version: Option<u64>,
     timeout_ms: Option<u64>,
-    payload: Result<&[u8], &'static str>,
+    payload: Payload<'_>,
 ) -> Bytes {
     with_payload(payload, |stored, fault| {
         let version = version.map_or(Meta::Nothing, Meta::Number);
@@ -317,7 +345,7 @@ fn request(
     })
 }
 
-fn result(id: &str, payload: Result<&[u8], &'static str>) -> Bytes {
+fn result(id: &str, payload: Payload<'_>) -> Bytes {
     with_payload(payload, |stored, fault| {
         let meta = [(PAYLOAD, stored.form.into()), (FAULT, fault.into())];
         frame(7, &meta, 2 + usize::from(stored.value.is_some()), |out| {
@@ -332,8 +360,8 @@ fn result(id: &str, payload: Result<&[u8], &'static str>) -> Bytes {
     })
 }
 
-fn failure(id: &str, error: &RpcError) -> Bytes {
-    with_payload(Ok(error.data.as_bytes()), |stored, fault| {
+fn failure(id: &str, error: &RpcError, most: Option<usize>) -> Bytes {
+    with_payload(Payload { bytes: Ok(error.data.as_bytes()), most }, |stored, fault| {
         // Data is optional.
         let form = stored.form.filter(|form| *form != NONE);
         let meta = [(CODE, Meta::Number(error.code.into())), (PAYLOAD, form.into()), (FAULT, fault.into())];
@@ -614,6 +642,31 @@ mod tests {
         assert_eq!(zeros(EXPANDED_ANYWAY), Ok(EXPANDED_ANYWAY));
         assert_eq!(zeros(EXPANDED_ANYWAY + 1), Err(NOT_EXPANDED.to_owned()));
         assert_eq!(payload_of(&part(text.as_bytes(), MAX_STREAM + 1)), Err(TOO_LARGE.to_owned()));
+    }
+
+    #[cfg(feature = "deflate")]
+    #[test]
+    fn sec_r7_record_of_a_strangers_request_is_as_long_as_its_packets_at_most() {
+        let text = vec![b' '; 250_000];
+        let small = crate::protocol::deflate::compressed(&text).unwrap();
+        let RpcPart::Stream(mut header, payload) = stream(RPC_REQUEST_TOPIC, text.len(), Ok(&small)) else {
+            panic!()
+        };
+        header.compression = Compression::Deflate;
+        // As values, each of these numbers has nine bytes.
+        let numbers = format!("[{}1.5]", "1.5,".repeat(10_000));
+        for (part, why, form) in [
+            (RpcPart::Stream(header, payload), Some(NOT_EXPANDED), None),
+            (RpcPart::Packet(RpcMessage::Request(request(numbers.as_bytes()))), None, Some(TEXT)),
+            (RpcPart::Packet(RpcMessage::Request(request(b"{}"))), None, None),
+        ] {
+            let most = part.size() + 256;
+            let frame = part.frame_within(most);
+            assert!(frame.len() <= most, "{} of {most}", frame.len());
+            let (frame, message) = decode(&frame).unwrap();
+            assert_eq!((frame.meta_str(FAULT), frame.meta_str(PAYLOAD)), (why, form));
+            assert!(matches!(RpcRecord::of(&frame, &message), Some(RpcRecord::Request { .. })));
+        }
     }
 
     #[test]

@@ -270,6 +270,7 @@ impl Unsent {
                 lane: packet.lane,
                 stream,
                 compressed: false,
+                is_strangers: false,
                 content,
                 ticket: NO_TICKET,
             };
@@ -333,6 +334,7 @@ fn received_packet(from: Option<&Peer>) -> QueuedPacket {
         lane: Lane::Reliable,
         stream: false,
         compressed: false,
+        is_strangers: false,
         content: Content::Payload(bytes::Bytes::new()),
         ticket: NO_TICKET,
     }

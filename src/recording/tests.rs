@@ -264,6 +264,7 @@ fn queue_respects_its_limits_and_accepts_events_when_full_of_packets() {
                 lane,
                 stream: false,
                 compressed: false,
+                is_strangers: false,
                 content: Content::Payload(payload),
                 ticket: 0,
             },

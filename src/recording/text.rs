@@ -6,7 +6,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Decoded, Direction, Entry, Happened, Moment, Recorded, RecordedCall, RecordedOutcome, RoomEvent,
+    Decoded, Direction, Entry, Happened, LeftOutLimit, Moment, Recorded, RecordedCall, RecordedOutcome,
+    RoomEvent,
     decoded::{call_of, frame_json, name_of},
     entry::millis,
     format::{identity_of, sid_of},
@@ -17,6 +18,9 @@ use crate::{
     protocol::frame::Message,
     transport::{Identity, Lane},
 };
+
+/// What is said of a compressed packet that is recorded as it was received.
+const NOT_EXPANDED: &str = "a compressed frame that was not expanded";
 
 /// The longest tool name, id or other text in a line, in characters.
 const MAX_WORD: usize = 64;
@@ -116,6 +120,7 @@ fn packet_json(json: &mut Map<String, Value>, packet: &Recorded) {
     let frame = match decoded {
         Decoded::Frame(frame, _) => frame_json(&frame),
         Decoded::Malformed(error) => Err(error.to_string()),
+        Decoded::Compressed(_) => Err(NOT_EXPANDED.to_owned()),
         Decoded::Foreign => Err("the topic belongs to another application".to_owned()),
     };
     match frame {
@@ -156,6 +161,7 @@ fn packet_text(line: &mut String, packet: &Recorded) {
         Decoded::Malformed(error) => {
             let _ = write!(line, "malformed: {}", word_of(&error.to_string(), 200));
         }
+        Decoded::Compressed(_) => line.push_str(NOT_EXPANDED),
         Decoded::Frame(frame, message) => {
             let _ = write!(line, "{:<16}", name_of(packet, &frame, &message));
             if let Some(id) = call_of(&message) {
@@ -230,6 +236,15 @@ fn event_text(line: &mut String, event: &RoomEvent) {
             (String::new(), format!("packet {sequence} of channel {channel} was not sent: {}", word(reason)))
         }
         RoomEvent::Unrecorded { packets } => (String::new(), format!("{packets} packets were not recorded")),
+        RoomEvent::LeftOut { identity, packets, bytes, limit, most } => {
+            let limit = match limit {
+                LeftOutLimit::Sender => format!("one without rights may add {most} B"),
+                LeftOutLimit::File => format!("all without rights may add {most} B"),
+                LeftOutLimit::Joins => format!("{most} joins without rights are recorded"),
+            };
+            let who = identity.as_ref().map_or_else(|| "(unnamed)".to_owned(), |id| word(id.as_str()));
+            (who, format!("{packets} packets of {bytes} B left out so far: {limit}"))
+        }
         RoomEvent::Closed { reason } => (String::new(), format!("ended: {}", word(reason))),
         RoomEvent::Unasked { call, tool, code, .. } => {
             (String::new(), format!("nobody was asked: {} {} {}", word(call), word(tool), word(code)))

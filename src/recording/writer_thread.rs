@@ -13,7 +13,8 @@ use super::{
     hidden_calls::Route,
     live_file::LiveFile,
     queue::{Batch, Content, Item, NO_TICKET, Queue, QueuedPacket},
-    redactor::Redactor,
+    redactor::{self, Redactor},
+    strangers::RECORD_BYTES,
     writer::{Writer, Written},
 };
 use crate::transport::{Peer, Role};
@@ -121,16 +122,20 @@ impl<W: Write> WriterThread<W> {
         let route = Route { from: packet.from.as_ref().map(Peer::identity), to: &packet.to };
         let mut compressed = packet.compressed;
         let payload = match &packet.content {
-            Content::Payload(payload) => match expanded(payload) {
+            Content::Payload(payload) => match (!packet.is_strangers).then(|| expanded(payload)).flatten() {
                 Some(frame) => {
                     compressed = true;
                     frame
                 }
                 None => payload.clone(),
             },
+            Content::Rpc(part) if packet.is_strangers => part.frame_within(part.size() + RECORD_BYTES),
             Content::Rpc(part) => part.frame(),
         };
-        let payload = self.redactor.payload(payload, route);
+        let mut payload = self.redactor.payload(payload, route);
+        if packet.is_strangers && payload.len() > packet.content.size() + RECORD_BYTES {
+            payload = redactor::whole(&payload, None); // placeholders are longer than short values
+        }
         let written = Written {
             direction: packet.direction,
             from: packet.from.as_ref(),
@@ -170,7 +175,8 @@ impl<W: Write> WriterThread<W> {
                 }
                 _ => (String::new(), None),
             };
-            let about = About::new(room, local.as_ref(), self.role.get().copied(), at);
+            let mut about = About::new(room, local.as_ref(), self.role.get().copied(), at);
+            about.metadata_only = self.redactor.leaves_metadata_only();
             if let Out::New(out) = std::mem::replace(&mut self.out, Out::Gone) {
                 self.out = Out::Begun(Writer::begin(out, &about)?);
             }
@@ -211,6 +217,7 @@ impl Item {
                     lane: it.lane,
                     stream: it.stream,
                     compressed: it.compressed,
+                    is_strangers: false,
                     content: Content::Payload(it.payload),
                     ticket: NO_TICKET,
                 },

@@ -376,6 +376,9 @@ impl<'a> Checked<'a> {
             _ if !self.end.is_home && self.end.heard_goodbye => return Some(Skipped::Race),
             _ => {}
         }
+        if self.end.is_home && spans.is_left_out(packet.at, to) {
+            return Some(Skipped::LeftOut);
+        }
         spans.excuse(packet.at, &self.end.id, self.end.is_home)
     }
 
@@ -413,6 +416,9 @@ impl<'a> Checked<'a> {
                 return Some(Skipped::Race);
             }
             _ => {}
+        }
+        if self.end.is_home && spans.is_left_out(said.at, &said.to) {
+            return Some(Skipped::LeftOut);
         }
         if spans.is_at_the_end(said.at, self.end.is_home) {
             return Some(Skipped::AtTheEnd);

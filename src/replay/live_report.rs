@@ -164,6 +164,12 @@ pub enum LiveError {
     /// The recording is damaged.
     #[error("the recording is {0}")]
     Damaged(Damage),
+    /// The recording holds metadata only.
+    #[error(
+        "the recording holds metadata only, so it has no arguments to call with and no results to answer with; record \
+         without `--record-metadata-only`, or replay it offline, which compares the rest"
+    )]
+    MetadataOnly,
     /// The recording has no call to a client.
     #[error("the recording has no call to a client")]
     NoCalls,

@@ -122,6 +122,8 @@ pub enum Skipped {
     Unconnected,
     /// Near packets that were not recorded.
     Unrecorded,
+    /// It is to a participant without rights of which packets were left out or not expanded.
+    LeftOut,
     /// It was due when the recording ended.
     AtTheEnd,
 }
@@ -142,6 +144,7 @@ impl fmt::Display for Skipped {
             Self::Race => "how a call ended where a deadline and an answer met",
             Self::Unconnected => "around a loss of connection",
             Self::Unrecorded => "around unrecorded packets",
+            Self::LeftOut => "to participants whose packets were left out or not expanded",
             Self::AtTheEnd => "at the end of the recording",
         })
     }

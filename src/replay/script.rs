@@ -37,6 +37,8 @@ pub(super) struct RecordedPacket {
     pub(super) stream: bool,
     /// Whether the frame was compressed.
     pub(super) compressed: bool,
+    /// Whether it is anything but a compressed frame that the recorder did not expand.
+    pub(super) is_expanded: bool,
     /// The message, if it is one of RPC.
     pub(super) rpc: Option<RpcRecord>,
     /// Its channel in the file, and its sequence number there.
@@ -169,6 +171,7 @@ fn what(entry: usize, it: Entry) -> What {
         Happened::Packet(it) => What::Packet(Box::new(RecordedPacket {
             entry,
             at,
+            is_expanded: !it.is_not_expanded(),
             decoded: DecodedFrame::read(&it.payload),
             direction: it.direction,
             from: it.from,
@@ -207,6 +210,7 @@ fn rpc(entry: usize, at: Moment, it: Recorded) -> What {
         lane: it.lane,
         stream: it.stream,
         compressed: false,
+        is_expanded: true,
         place: (it.channel, it.sequence),
         payload: it.payload,
     }))

@@ -1,7 +1,7 @@
 //! Maps recorded time to virtual time, and finds the spans in which packets may have been lost.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     recording::{Direction, Moment, RoomEvent},
-    transport::Identity,
+    transport::{Identity, Peer},
 };
 
 /// The span after a lost connection: the longest interval between repeated handshakes.
@@ -56,6 +56,8 @@ pub(super) struct Spans {
     all: Vec<Span>,
     /// Spans of single participants.
     of: BTreeMap<Identity, Vec<Span>>,
+    /// From when on packets of participants without rights are missing, or not expanded.
+    left_out: BTreeMap<Identity, u64>,
     end: u64,
 }
 
@@ -64,7 +66,13 @@ impl Spans {
         let mut spans =
             Self { end: steps.iter().map(|step| step.at.0).max().unwrap_or(0), ..Self::default() };
         let (mut joins, mut goodbyes, mut here) = (BTreeMap::new(), BTreeMap::new(), false);
+        let mut with_rights = BTreeSet::new();
         for step in steps {
+            if let What::Event(event) = &step.what
+                && let Some((identity, true)) = event.rights()
+            {
+                with_rights.insert(identity);
+            }
             let (at, why) = (step.at.0, Skipped::Unconnected);
             match &step.what {
                 What::Event(RoomEvent::Here { .. }) if std::mem::replace(&mut here, true) => {
@@ -72,6 +80,19 @@ impl Spans {
                 }
                 What::Event(RoomEvent::Link { .. } | RoomEvent::Unsent { .. }) => {
                     spans.add(None, at, BEFORE, why)
+                }
+                What::Event(RoomEvent::LeftOut { identity: Some(identity), .. }) => {
+                    // The first packet that is missing may be the answer to one that is there.
+                    spans
+                        .left_out
+                        .entry(identity.clone())
+                        .or_insert_with(|| at.saturating_sub(nanos(BEFORE)));
+                }
+                What::Packet(packet) if !packet.is_expanded => {
+                    let from = packet.from.as_ref().map(Peer::identity);
+                    if let Some(from) = from.filter(|from| !with_rights.contains(*from)) {
+                        spans.left_out.entry(from.clone()).or_insert(at);
+                    }
                 }
                 What::Event(RoomEvent::Unrecorded { .. }) => spans.add(None, at, AFTER, Skipped::Unrecorded),
                 What::Event(RoomEvent::Joined { identity, sid, .. }) if identity != home => {
@@ -106,6 +127,11 @@ impl Spans {
             (at.0 <= *until).then_some(*why)
         };
         within(&self.all).or_else(|| if is_home { None } else { within(self.of.get(who)?) })
+    }
+
+    /// Whether the file lacks packets of all these participants at this time, so that frames to them may differ.
+    pub(super) fn is_left_out(&self, at: Moment, to: &[Identity]) -> bool {
+        !to.is_empty() && to.iter().all(|to| self.left_out.get(to).is_some_and(|from| *from <= at.0))
     }
 
     /// Whether it was due when the file ended.

@@ -151,6 +151,8 @@ mod recording_compressed;
 #[cfg(all(feature = "record", unix))]
 mod recording_killed;
 #[cfg(all(feature = "cli", unix))]
+mod recording_metadata;
+#[cfg(all(feature = "cli", unix))]
 mod recording_outcomes;
 #[cfg(feature = "record")]
 mod recording_rpc;
@@ -158,6 +160,8 @@ mod recording_rpc;
 mod recording_rpc_ends;
 #[cfg(feature = "record")]
 mod recording_said;
+#[cfg(all(feature = "report", feature = "deflate"))]
+mod recording_strangers;
 #[cfg(all(feature = "cli", unix))]
 mod recordings;
 #[cfg(all(feature = "cli", unix))]

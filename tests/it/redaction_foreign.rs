@@ -30,10 +30,16 @@ struct File {
 
 impl File {
     fn new() -> Self {
+        Self::about([])
+    }
+
+    /// A file that says this of itself, too.
+    fn about<const N: usize>(more: [(&str, &str); N]) -> Self {
         let options = WriteOptions::new().compression(None).use_chunks(false);
         let mut out = options.library("test").create(Cursor::new(Vec::new())).unwrap();
-        let about =
+        let mut about =
             texts([("form", "1"), ("room", "r"), ("identity", "phone"), ("sid", "PA_1"), ("begun", "1")]);
+        about.extend(texts(more));
         out.write_metadata(&Metadata { name: "toolbridge".to_owned(), metadata: about }).unwrap();
         Self { out, channels: 0 }
     }
@@ -130,6 +136,48 @@ fn sec_p3_messages_channels_and_schemas_of_other_programs_are_left_out() {
         assert!(records.contains("jsonschema"), "{what}");
     }
     assert_eq!(repair(&raw, &mended, false).unwrap().entries, 4, "a repair changes nothing");
+}
+
+#[test]
+fn sec_p3_metadata_of_another_programs_file_is_redacted_unless_toolbridge_writes_such() {
+    let folder = Folder::new();
+    let [raw, shared, again] = ["raw", "shared", "again"].map(|name| folder.file(&format!("{name}.mcap")));
+    let of = |more: [(&str, &str); 4]| {
+        let mut file = File::about(more);
+        let own = file.channel(0, "toolbridge", "msgpack", &heard("toolbridge"));
+        // A time that is another program's.
+        let header = MessageHeader { channel_id: own, sequence: 0, log_time: 1, publish_time: 77_777 };
+        file.out.write_to_known_channel(&header, &plain_frame()).unwrap();
+        file.write(&raw);
+        redact(&raw, &shared, Redact::default(), true).unwrap();
+        redact(&shared, &again, Redact::everything(), true).unwrap();
+        let about = |path: &Path| Recording::open(path).unwrap().about().clone();
+        let (first, second) = (about(&shared), about(&again));
+        assert_eq!((&first.version, &first.protocol), (&second.version, &second.protocol), "and stays so");
+        assert!(!first.metadata_only && second.metadata_only);
+        for file in [&shared, &again] {
+            assert_free("a redacted file", &fs::read(file).unwrap(), &[SECRET]);
+            let bytes = fs::read(file).unwrap();
+            let message = mcap::MessageStream::new(&bytes).unwrap().next().unwrap().unwrap();
+            assert_eq!((message.log_time, message.publish_time), (1, 1));
+        }
+        first
+    };
+    let own = of([("version", "0.1.0"), ("protocol", "1"), ("room", "r"), ("sid", "PA_1")]);
+    assert_eq!((&*own.version, &*own.protocol, &*own.room), ("0.1.0", "1", "r"));
+    let token = format!("token={SECRET}");
+    let foreign = of([("version", SECRET), ("protocol", SECRET), ("room", &token), ("sid", &token)]);
+    let placeholder = format!("<redacted: string, {} bytes>", SECRET.len());
+    assert_eq!((&foreign.version, &foreign.protocol), (&placeholder, &placeholder));
+    let with_note =
+        of([("version", "1.2.3-planted-hunter2"), ("role", SECRET), ("form", "1"), ("note", SECRET)]);
+    assert!(with_note.version.starts_with("<redacted: ") && with_note.role.is_none());
+    let long = "x".repeat(2_000);
+    assert!(
+        of([("version", ""), ("identity", &long), ("protocol", "12345"), ("begun", "1")])
+            .identity
+            .is_some_and(|it| it.as_str() == "<redacted: string, 2000 bytes>")
+    );
 }
 
 #[test]

@@ -116,6 +116,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
         file::open(&arguments.file)?
     };
     let about = recording.about().clone();
+    file::say_content(&about);
     let mut filter = Filter { arguments, chosen, builder: CallsBuilder::default() };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut shown = 0_u64;

@@ -27,6 +27,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok(())
     })?;
     let mut info = builder.finish();
+    info.metadata_only = about.metadata_only;
     info.version = about.version;
     info.room = about.room;
     info.identity = about.identity.map_or_else(String::new, |identity| identity.to_string());

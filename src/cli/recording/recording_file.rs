@@ -12,7 +12,7 @@ use crate::cli::terminal::{failure::Failure, file, text};
 use toolbridge::{
     CallId, Role,
     frame::{Frame, Message},
-    recording::{Recorder, RecorderOptions, Tap},
+    recording::{Recorder, RecorderOptions, RecorderStats, Tap},
     transport::{Transport, TransportEvent},
 };
 
@@ -32,9 +32,14 @@ pub(in crate::cli) struct RecordingFile {
 
 impl RecordingFile {
     /// Creates the file.
-    pub(in crate::cli) fn begin(path: &Path, force: bool, hidden: bool) -> Result<Self, Failure> {
+    pub(in crate::cli) fn begin(
+        path: &Path,
+        (force, metadata_only): (bool, bool),
+        hidden: bool,
+    ) -> Result<Self, Failure> {
         let options = RecorderOptions::default().force(force).role(Role::Observer);
         let options = if hidden { options.hidden() } else { options };
+        let options = if metadata_only { options.metadata_only() } else { options };
         let recorder = Recorder::create(path, options).map_err(|error| file::refused(path, &error))?;
         Ok(Self { path: path.to_owned(), recorder, began: Instant::now(), calls: Counted::default() })
     }
@@ -58,7 +63,7 @@ impl RecordingFile {
     pub(in crate::cli) fn status(&self) -> String {
         let stats = self.recorder.stats();
         let held = self.held(stats.recorded);
-        format!("{held}, {} unrecorded", stats.unrecorded)
+        format!("{held}, {} unrecorded{}", stats.unrecorded, left_out(&stats))
     }
 
     /// Waits until the recorder stops, for example because the disk is full.
@@ -79,12 +84,20 @@ impl RecordingFile {
             0 => String::new(),
             missing => format!("; {} not recorded", text::counted(missing, "frame")),
         };
-        Ok(format!("{path}: {}, {size}{missing}", self.held(stats.recorded)))
+        Ok(format!("{path}: {}, {size}{missing}{}", self.held(stats.recorded), left_out(&stats)))
     }
 
     fn held(&self, frames: u64) -> String {
         let (frames, calls) = (text::counted(frames, "frame"), text::counted(self.calls.count, "call"));
         format!("{frames}, {calls}, {}", span(self.began.elapsed()))
+    }
+}
+
+/// Says how many packets of participants without rights were left out, if any.
+fn left_out(stats: &RecorderStats) -> String {
+    match stats.left_out {
+        0 => String::new(),
+        count => format!("; {count} of participants without rights left out"),
     }
 }
 

@@ -160,13 +160,19 @@ impl Arguments {
         };
         match wrong {
             Some((option, with)) => Err(Failure::Usage(format!("{option} requires {with}"))),
-            None => self.record.check_differs_from(&self.file).and_then(|()| self.record.check()),
+            None => {
+                self.record.check_differs_from(&self.file).and_then(|()| self.record.check())?;
+                self.record.warn_if_encrypted(self.room_arguments.is_encrypted());
+                Ok(())
+            }
         }
     }
 }
 
 fn dry(arguments: &Arguments) -> Result<(), Failure> {
-    let mut entries = file::open(&arguments.file)?.entries();
+    let recording = file::open(&arguments.file)?;
+    file::say_content(recording.about());
+    let mut entries = recording.entries();
     let report = match Replay::dry(&mut entries) {
         Ok(report) => report,
         Err(error) => {
@@ -191,6 +197,9 @@ struct Read<T> {
 fn read<T>(path: &Path, read: impl FnOnce(&mut Entries) -> Result<T, LiveError>) -> Result<Read<T>, Failure> {
     let recording = file::open(path)?;
     let about = recording.about().clone();
+    if about.metadata_only {
+        return Err(Failure::Failed(format!("{}: {}", path.display(), LiveError::MetadataOnly)));
+    }
     let mut entries = recording.entries();
     let result = read(&mut entries);
     let damage = file::damage(&entries);

@@ -47,8 +47,12 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
         notes.push(format!("{} more calls are omitted from this page and its statistics.", folded.dropped));
     }
     let name = arguments.file.file_name().map(|name| name.to_string_lossy().into_owned());
+    let recording = file::open(&arguments.file)?;
+    if recording.about().metadata_only {
+        notes.push(file::METADATA_ONLY.to_owned());
+    }
     let title = arguments.title.clone().or(name).unwrap_or_default();
-    let entries = file::open(&arguments.file)?.entries();
+    let entries = recording.entries();
     if to_stdout {
         let mut out = BufWriter::new(io::stdout().lock());
         write_report(entries, &folded.calls, &title, &notes, &mut out)?;

@@ -67,6 +67,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
         builder = builder.rpc_caller(caller.as_str());
     }
     arguments.record.check()?;
+    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record(path).record_options(options);
     }

@@ -92,6 +92,11 @@ impl RoomArguments {
         self.room.is_some() || self.identity.is_some()
     }
 
+    /// Returns whether the room is encrypted end to end.
+    pub(in crate::cli) fn is_encrypted(&self) -> bool {
+        self.server.is_encrypted()
+    }
+
     /// Returns what is needed to join in this role. `label` becomes part of a generated identity.
     pub(in crate::cli) fn target(&self, label: &str, role: Role) -> Result<JoinTarget, Failure> {
         let target = self.server.target(self.room.as_deref(), self.identity.as_deref(), label, role);
@@ -190,6 +195,11 @@ impl JoinTarget {
 }
 
 impl Server {
+    /// Returns whether the room is encrypted end to end.
+    pub(in crate::cli) fn is_encrypted(&self) -> bool {
+        self.e2ee_key_file.is_some()
+    }
+
     pub(in crate::cli) fn url(&self) -> Result<&str, Failure> {
         given(&self.url).ok_or_else(|| without(&[NO_SERVER]))
     }

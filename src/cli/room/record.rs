@@ -12,7 +12,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::cli::{
     recording::recording_file::RecordingFile,
-    room::{connect::RoomArguments, connection_state, unreadable::Advice, watch},
+    room::{
+        connect::RoomArguments, connection_state, record_option::warn_if_encrypted, unreadable::Advice, watch,
+    },
     terminal::{
         clock,
         failure::{Failure, hint},
@@ -59,6 +61,10 @@ pub(in crate::cli) struct Arguments {
     #[arg(long)]
     force: bool,
 
+    /// Record names, ids, sizes, times and outcomes only: no arguments, results or other texts
+    #[arg(long = "record-metadata-only")]
+    metadata_only: bool,
+
     /// Stop after this time [default: record until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = clock::length)]
     length: Option<Duration>,
@@ -70,7 +76,10 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let target = arguments.room_arguments.observer_target("record", arguments.hidden)?;
     // Without its file there is no reason to join.
-    let mut recording_file = RecordingFile::begin(&arguments.output, arguments.force, target.is_hidden())?;
+    let is_encrypted = arguments.room_arguments.is_encrypted();
+    warn_if_encrypted(&arguments.output, arguments.metadata_only, is_encrypted);
+    let options = (arguments.force, arguments.metadata_only);
+    let mut recording_file = RecordingFile::begin(&arguments.output, options, target.is_hidden())?;
     let mut room = recording_file.tap(target.join().await?);
     let (name, identity, path) = (room.room(), room.local(), arguments.output.display());
     let until = arguments.length.map_or_else(

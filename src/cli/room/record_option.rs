@@ -13,6 +13,17 @@ use crate::cli::terminal::{
 };
 use toolbridge::recording::{RecorderOptions, RecorderStats};
 
+/// Says on stderr that a recording of an encrypted room is not encrypted, unless it has metadata only.
+pub(in crate::cli) fn warn_if_encrypted(path: &Path, is_metadata_only: bool, is_room_encrypted: bool) {
+    if is_room_encrypted && !is_metadata_only {
+        hint(&format!(
+            "toolbridge: the room is encrypted, but `{}` is not: it holds arguments and results in clear text; \
+             --record-metadata-only leaves them out",
+            path.display()
+        ));
+    }
+}
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RecordOption {
     /// Record what this participant sends and receives, as an MCAP file (see `toolbridge info`)
@@ -22,6 +33,10 @@ pub(in crate::cli) struct RecordOption {
     /// Overwrite an existing --record file
     #[arg(long, requires = "record")]
     force: bool,
+
+    /// Record names, ids, sizes, times and outcomes only: no arguments, results or other texts
+    #[arg(long = "record-metadata-only", requires = "record")]
+    metadata_only: bool,
 
     /// Whether it was said that the recording stopped.
     #[arg(skip)]
@@ -37,6 +52,18 @@ impl RecordOption {
     /// Returns whether an existing file is overwritten.
     pub(in crate::cli) fn force(&self) -> bool {
         self.force
+    }
+
+    /// Returns whether only metadata is recorded.
+    pub(in crate::cli) fn is_metadata_only(&self) -> bool {
+        self.metadata_only
+    }
+
+    /// Says on stderr that the recording of an encrypted room is not encrypted, unless it has metadata only.
+    pub(in crate::cli) fn warn_if_encrypted(&self, is_room_encrypted: bool) {
+        if let Some(path) = self.path() {
+            warn_if_encrypted(path, self.metadata_only, is_room_encrypted);
+        }
     }
 
     /// Refuses a file that exists, unless `--force` was given. Call it before joining a room.
@@ -61,7 +88,8 @@ impl RecordOption {
 
     /// Returns the arguments of the builder's `record` and `record_options`, if a file was given.
     pub(in crate::cli) fn target(&self) -> Option<(&Path, RecorderOptions)> {
-        Some((self.path()?, RecorderOptions::default().force(self.force)))
+        let options = RecorderOptions::default().force(self.force);
+        Some((self.path()?, if self.metadata_only { options.metadata_only() } else { options }))
     }
 
     /// Says once, on stderr, that the recording stopped early.

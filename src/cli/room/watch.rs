@@ -44,7 +44,9 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
         return show(&mut target.join().await?, arguments.json, None).await;
     };
     // Without its file there is no reason to join.
-    let mut recording_file = RecordingFile::begin(path, arguments.record.force(), target.is_hidden())?;
+    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
+    let options = (arguments.record.force(), arguments.record.is_metadata_only());
+    let mut recording_file = RecordingFile::begin(path, options, target.is_hidden())?;
     let mut room = recording_file.tap(target.join().await?);
     let shown = show(&mut room, arguments.json, Some(&mut recording_file)).await;
     drop(room);

@@ -70,6 +70,7 @@ pub(in crate::cli) struct Arguments {
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let target = arguments.room_arguments.target("acp", Role::Assistant)?;
     arguments.record.check()?;
+    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
     let agent = arguments.agent_env.iter().fold(acp::stdio(arguments.command), AcpCommand::inherit);
     let agent = in_current_folder(agent, arguments.allow_fs.as_deref(), arguments.allow_terminal)?;
     // Whoever types the command wants the agent to run.

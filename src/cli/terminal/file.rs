@@ -5,6 +5,7 @@ use std::{
     io::{self, BufWriter, IntoInnerError, Write as _},
     net::{SocketAddr, TcpListener},
     path::Path,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use crate::cli::terminal::{
@@ -15,6 +16,17 @@ use toolbridge::{
     JoinError,
     recording::{About, AtomicFile, Entries, Entry, RecordError, Recording, Repaired},
 };
+
+/// What the verbs say of a recording with metadata only.
+pub(in crate::cli) const METADATA_ONLY: &str = "The recording holds metadata only: ids, names, sizes and times, but no arguments, results or other texts.";
+
+/// Says once, on stderr, that a recording holds metadata only, if it does.
+pub(in crate::cli) fn say_content(about: &About) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if about.metadata_only && !IS_SAID.swap(true, Ordering::Relaxed) {
+        hint(METADATA_ONLY);
+    }
+}
 
 /// Opens a recording. A missing file is a usage error; a file that is not a recording is a failure.
 pub(in crate::cli) fn open(path: &Path) -> Result<Recording, Failure> {
@@ -111,6 +123,7 @@ pub(in crate::cli) fn each(
 ) -> Result<(About, Option<String>), Failure> {
     let recording = open(path)?;
     let about = recording.about().clone();
+    say_content(&about);
     let damage = walk(recording.entries(), |index, entry| take(&about, index, entry))?;
     Ok((about, damage))
 }

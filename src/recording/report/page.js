@@ -25,7 +25,7 @@ function startHead() {
 
 function startNotices() {
   const { calls, frames, bodies, events, participants, tools, views } = data.omitted;
-  const { malformed, redacted, unsent, unrecorded } = data.head.room;
+  const { malformed, redacted, unsent, unrecorded, leftOut } = data.head.room;
   const say = (count, one, many) => (count ? grouped(count) + " " + (count === 1 ? one : many) : null);
   const notices = [
     ...data.head.notes,
@@ -33,6 +33,8 @@ function startNotices() {
       "received the frame." : null,
     say(unrecorded, "packet could not be recorded: what is missing may be in it.",
       "packets could not be recorded: what is missing may be in them."),
+    say(leftOut, "packet of or to a participant without rights was left out, because a limit was reached.",
+      "packets of or to participants without rights were left out, because a limit was reached."),
     say(malformed, "packet is not a valid frame.", "packets are not valid frames."),
     say(redacted, "frame had something taken out when it was recorded.",
       "frames had something taken out when they were recorded."),

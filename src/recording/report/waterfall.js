@@ -391,11 +391,13 @@ function patterns() {
 const MARKS = {
   here: "M0 -5L5 0L0 5L-5 0Z", joined: "M0 -5L5 4H-5Z", left: "M0 5L5 -4H-5Z", changed: "M-4 0H4M0 -4V4",
   up: "M-5 0L-1 4L5 -4", down: "M-4 -4L4 4M4 -4L-4 4", unsent: "M0 -5V1M0 4V5", unrecorded: "M0 -5V1M0 4V5",
+  left_out: "M0 -5V1M0 4V5",
   closed: "M-4 -4H4V4H-4Z", other: "M-3 0H3",
 };
 const SAID = {
   here: "the recorded participant joined", joined: "joined", changed: "what is known of it changed", left: "left",
   up: "link up", down: "link down", unsent: "a packet did not leave", unrecorded: "packets were not recorded",
+  left_out: "packets were left out so far, since it has no rights:",
   closed: "closed", other: "an event that this version does not know",
 };
 

@@ -1,8 +1,8 @@
-//! Finds secrets that have no name: the password in a URL, and a token after `Bearer`.
+//! Finds the password in a URL, which has no name.
 
 use std::ops::Range;
 
-/// The shortest text that counts as a token if it has no name, in bytes, unless it has a digit: `bearer of news` has none.
+/// The shortest user of a URL that counts as a token, in bytes, unless it has a digit: `git@host` has none.
 const MIN_TOKEN: usize = 16;
 
 /// How far the host of a URL is looked for, in bytes.
@@ -59,31 +59,6 @@ fn encoded(near: &[u8]) -> Option<Range<usize>> {
     let start = find(&near[..host], b"%3a")? + 3;
     let end = near[start..host].windows(3).rposition(|it| it == b"%40")?;
     Some(start..start + end)
-}
-
-/// Returns a token after `Bearer` that has no name before it. `mark` is what follows the word.
-pub(super) fn after_bearer(text: &str, mark: usize) -> Option<Range<usize>> {
-    const SCHEME: &[u8] = b"bearer";
-    let bytes = text.as_bytes();
-    let start = mark.checked_sub(SCHEME.len())?;
-    if !bytes[start..mark].eq_ignore_ascii_case(SCHEME) || is_part(bytes[..start].last()) {
-        return None;
-    }
-    let mut value = mark;
-    loop {
-        value += match &bytes[value..] {
-            [b'%', b'2', b'0', ..] => 3,
-            [b' ' | b'\t' | b'\r' | b'\n' | b'+' | b'"' | b'\'' | b'\\' | b'<', ..] => 1,
-            _ => break,
-        };
-    }
-    let is_token_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte);
-    let end = value + bytes[value..].iter().take_while(|byte| is_token_part(byte)).count();
-    is_token(&bytes[value..end]).then_some(value..end)
-}
-
-fn is_part(byte: Option<&u8>) -> bool {
-    byte.is_some_and(u8::is_ascii_alphanumeric)
 }
 
 fn is_token(text: &[u8]) -> bool {

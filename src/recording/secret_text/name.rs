@@ -10,17 +10,16 @@ pub(super) const MAX_BACK: usize = 96;
 /// How many words a name has at most: `private key: …`.
 const MAX_WORDS: usize = 3;
 
-/// What may stand between a name and its separator, besides blanks: `**password**: …`, `x["password"] = …`.
-const CLOSING: &[&str] =
-    &["]", ")", "}", "*", "~", "\"", "'", "`", "\\", "%5D", "%5d", "%22", "&quot;", "&#34;", "&#39;"];
+/// What may stand between a name and its separator, besides blanks: `"password": …`, `user[password]=…`.
+const CLOSING: &[&str] = &["]", "\"", "'", "`", "\\", "%5D", "%5d", "%22"];
 
 /// A name before a separator.
 pub(super) struct Name<'a> {
     text: &'a str,
     /// The candidates, from the last word alone to several words.
     candidates: [Range<usize>; MAX_WORDS],
-    /// The quote after the name, with the number of backslashes before it.
-    pub(super) quote: Option<(u8, usize)>,
+    /// Whether a quote stands after the name.
+    pub(super) is_quoted: bool,
 }
 
 impl<'a> Name<'a> {
@@ -28,13 +27,10 @@ impl<'a> Name<'a> {
     pub(super) fn before(text: &'a str, mark: usize, done: usize) -> Option<Self> {
         let bytes = text.as_bytes();
         let limit = done.max(mark.saturating_sub(MAX_BACK));
-        let (mut end, mut quote) = (without_blanks(bytes, limit, mark), None);
-        while let Some(size) = closing(&bytes[limit..end]) {
-            if quote.is_none() && matches!(bytes[end - 1], b'"' | b'\'' | b'`') {
-                let before = bytes[limit..end - 1].iter().rev().take_while(|byte| **byte == b'\\').count();
-                quote = Some((bytes[end - 1], before));
-            }
-            end = without_blanks(bytes, limit, end - size);
+        let (mut end, mut is_quoted) = (without_blanks(bytes, limit, mark), false);
+        while let Some(closing) = CLOSING.iter().find(|it| bytes[limit..end].ends_with(it.as_bytes())) {
+            is_quoted |= matches!(*closing, "\"" | "'" | "`");
+            end = without_blanks(bytes, limit, end - closing.len());
         }
         let mut candidates = [const { 0..0 }; MAX_WORDS];
         let mut start = end;
@@ -44,56 +40,23 @@ impl<'a> Name<'a> {
                 break;
             }
             *candidate = word..end;
-            let Some(before) = end_of_word_before(&bytes[limit..word]) else { break };
-            start = limit + before;
+            if !bytes[limit..word].ends_with(b" ") {
+                break;
+            }
+            start = word - 1;
         }
-        (!candidates[0].is_empty()).then_some(Self { text, candidates, quote })
-    }
-
-    /// The last word.
-    pub(super) fn last_word(&self) -> Cow<'a, str> {
-        unescaped(self.text.get(self.candidates[0].clone()).unwrap_or_default())
-    }
-
-    /// The offset of the last word.
-    pub(super) fn start(&self) -> usize {
-        self.candidates[0].start
+        (!candidates[0].is_empty()).then_some(Self { text, candidates, is_quoted })
     }
 
     pub(super) fn is_secret(&self, rule: &mut impl Secrets) -> bool {
         let words = self.candidates.iter().filter(|it| !it.is_empty());
-        words.into_iter().any(|range| self.is_secret_at(range, rule))
-    }
-
-    /// Returns whether a quoted text is a secret name as a whole: `"password", …`.
-    pub(super) fn is_secret_quoted(&self, rule: &mut impl Secrets) -> bool {
-        let Some((quote, _)) = self.quote else { return false };
-        let is_whole = |range: &&Range<usize>| {
-            !range.is_empty() && self.text.as_bytes()[..range.start].ends_with(&[quote])
-        };
-        self.candidates.iter().filter(is_whole).any(|range| self.is_secret_at(range, rule))
-    }
-
-    fn is_secret_at(&self, range: &Range<usize>, rule: &mut impl Secrets) -> bool {
-        let Some(name) = self.text.get(range.clone()) else { return false };
-        // In a text inside a text the `n` of a line break stands before the name.
-        let is_escaped =
-            self.text.as_bytes()[..range.start].ends_with(b"\\") && name.starts_with(['n', 'r', 't']);
-        let name = unescaped(name);
-        rule.is_secret(name.as_bytes()) || (is_escaped && rule.is_secret(&name.as_bytes()[1..]))
+        let names = words.filter_map(|range| self.text.get(range.clone()));
+        names.into_iter().any(|name| rule.is_secret(unescaped(name).as_bytes()))
     }
 
     /// Returns whether the name is the first thing on its line.
     pub(super) fn begins_line(&self) -> bool {
-        self.line().is_some_and(|line| matches!(line.trim(), "" | "export" | "set" | "-" | "#" | "//" | ";"))
-    }
-
-    /// The column of a name that is the first thing on its line, and otherwise the indentation of its line. A name in a list of YAML
-    /// stands behind a dash.
-    pub(super) fn indentation(&self) -> usize {
-        let Some(line) = self.line() else { return 0 };
-        let is_list = line.bytes().all(|byte| matches!(byte, b' ' | b'\t' | b'-'));
-        if is_list { line.len() } else { blanks(line) }
+        self.line().is_some_and(|line| matches!(line.trim(), "" | "export" | "set"))
     }
 
     /// The start of the line before the name, if that is near.
@@ -113,28 +76,6 @@ pub(super) fn blanks(text: &str) -> usize {
 
 fn without_blanks(bytes: &[u8], limit: usize, end: usize) -> usize {
     end - bytes[limit..end].iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
-}
-
-/// Returns the size of what closes a name at the end: a quote, a bracket, an emphasis, an element.
-fn closing(bytes: &[u8]) -> Option<usize> {
-    let size = CLOSING.iter().find(|it| bytes.ends_with(it.as_bytes())).map(|it| it.len());
-    size.or_else(|| {
-        let open = bytes.strip_suffix(b">")?.iter().rposition(|byte| *byte == b'<')?;
-        bytes[open..].starts_with(b"</").then_some(bytes.len() - open)
-    })
-}
-
-/// Returns where the word before another word of the same name ends: behind a blank or an opening bracket.
-fn end_of_word_before(bytes: &[u8]) -> Option<usize> {
-    let mut bytes = match bytes {
-        [before @ .., b'[' | b'(', b'"' | b'\'' | b'`'] | [before @ .., b'[' | b'('] => before,
-        [before @ .., b' '] => return Some(before.len()),
-        _ => return None,
-    };
-    while let Some(size) = closing(bytes) {
-        bytes = &bytes[..bytes.len() - size];
-    }
-    Some(bytes.strip_suffix(b" ").unwrap_or(bytes).len())
 }
 
 /// Returns the start of the word that ends here: letters, digits, `_`, `-`, `.`, `$`, and escapes of them.

@@ -98,10 +98,14 @@ impl Cassette {
     /// Opens a recording.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is damaged (use [`new`](Cassette::new) for the entries before the
+    /// Returns an error if the file cannot be read, holds metadata only, is damaged (use [`new`](Cassette::new) for the entries before the
     /// damage), is too large, or has no call to a client.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LiveError> {
-        let mut entries = Recording::open(path)?.entries();
+        let recording = Recording::open(path)?;
+        if recording.about().metadata_only {
+            return Err(LiveError::MetadataOnly);
+        }
+        let mut entries = recording.entries();
         let cassette = Self::new(&mut entries);
         match entries.damage() {
             Some(damage) => Err(LiveError::Damaged(damage.clone())),

@@ -56,6 +56,8 @@ pub(super) struct RoomTimeline {
     redacted: u64,
     unsent: u64,
     unrecorded: u64,
+    /// Packets that the recorder left out, by participant.
+    left_out: BTreeMap<Option<Identity>, u64>,
 }
 
 impl RoomTimeline {
@@ -76,6 +78,7 @@ impl RoomTimeline {
             redacted: 0,
             unsent: 0,
             unrecorded: 0,
+            left_out: BTreeMap::new(),
         }
     }
 
@@ -95,7 +98,7 @@ impl RoomTimeline {
         self.bytes = self.bytes.saturating_add(bytes);
         let frame = Frame::decode(packet.payload.clone()).ok();
         let message = frame.as_ref().and_then(|frame| frame.message().ok());
-        self.malformed += u64::from(message.is_none());
+        self.malformed += u64::from(message.is_none() && !packet.is_not_expanded());
         self.redacted += u64::from(frame.is_some_and(|frame| frame.meta_bool(REDACTED)));
         let recorder = self.recorder.as_ref().filter(|_| packet.direction == Direction::Sent);
         let from = packet.sender().or(recorder).cloned();
@@ -161,6 +164,12 @@ impl RoomTimeline {
                 self.unrecorded = self.unrecorded.saturating_add(*packets);
                 ("unrecorded", None, packets.to_string())
             }
+            RoomEvent::LeftOut { identity, packets, .. } => {
+                if self.left_out.len() < MAX_PEOPLE || self.left_out.contains_key(identity) {
+                    self.left_out.insert(identity.clone(), *packets);
+                }
+                ("left_out", identity.as_ref(), packets.to_string())
+            }
             RoomEvent::Closed { reason } => ("closed", None, shown(reason, MAX_TEXT)),
             RoomEvent::AnswersRpc { .. } => return, // a setting
             RoomEvent::Unasked { .. } | RoomEvent::Ended { .. } => return, // it is among the calls
@@ -186,6 +195,7 @@ impl RoomTimeline {
             "redacted": self.redacted,
             "unsent": self.unsent,
             "unrecorded": self.unrecorded,
+            "leftOut": self.left_out.values().fold(0, |sum: u64, packets| sum.saturating_add(*packets)),
         })
     }
 
