@@ -12,7 +12,6 @@ mod error;
 mod failure;
 mod health;
 mod job;
-#[cfg(any(feature = "runtime", feature = "vocabulary"))]
 pub(crate) mod model;
 #[cfg(any(feature = "vocabulary", feature = "mcp-server", feature = "rap"))]
 pub(crate) mod model_text;
@@ -32,7 +31,6 @@ pub use error::{CallError, LossCause, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use health::{SourceHealth, SourceStatus};
 pub use job::{Job, JobKey};
-#[cfg(feature = "runtime")]
 pub use model::{ModelTool, UnfitTool};
 pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use name_map::{NameMap, NameRules};

@@ -292,7 +292,8 @@ impl Reader<'_> {
         }
         self.left -= costs;
         if let Some(Json::String(reference)) = given.get("$ref") {
-            let target = self.root.pointer(reference.strip_prefix('#').unwrap_or(" ")).and_then(Json::as_object);
+            let target =
+                self.root.pointer(reference.strip_prefix('#').unwrap_or(" ")).and_then(Json::as_object);
             let is_recursive = reached.contains(&reference.as_str());
             let mut whole: Fields = target
                 .into_iter()
@@ -300,7 +301,12 @@ impl Reader<'_> {
                 .filter(|(key, _)| if is_recursive { *key == "type" } else { KNOWN.contains(&key.as_str()) })
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect();
-            whole.extend(given.iter().filter(|(key, _)| *key != "$ref").map(|(key, value)| (key.clone(), value.clone())));
+            whole.extend(
+                given
+                    .iter()
+                    .filter(|(key, _)| *key != "$ref")
+                    .map(|(key, value)| (key.clone(), value.clone())),
+            );
             let reached = [reached, &[reference.as_str()]].concat();
             return self.loosen(&whole.into(), assumed, &reached, depth + 1);
         }
@@ -390,13 +396,15 @@ impl Reader<'_> {
         reached: &[&str],
         depth: usize,
     ) -> Fields {
-        let is_union = given.get("type").is_some_and(Json::is_array) || values.iter().any(|it| type_of(it) != kind);
+        let is_union =
+            given.get("type").is_some_and(Json::is_array) || values.iter().any(|it| type_of(it) != kind);
         let mut loose = Fields::new();
         for (key, value) in given {
             let (key, value) = match (kind, key.as_str()) {
                 (_, "type") => ("type", kind.into()),
                 ("string", "enum" | "const") if !values.is_empty() => {
-                    let texts: Vec<Json> = values.iter().filter(|it| it.is_string()).map(|it| (*it).clone()).collect();
+                    let texts: Vec<Json> =
+                        values.iter().filter(|it| it.is_string()).map(|it| (*it).clone()).collect();
                     ("enum", texts.into())
                 }
                 ("string", "minLength" | "maxLength")
@@ -407,25 +415,28 @@ impl Reader<'_> {
                 {
                     (key.as_str(), value.clone())
                 }
-                ("integer", "exclusiveMinimum" | "exclusiveMaximum") => {
-                    match exclusive(key, value) {
-                        Some((key, bound)) if !given.contains_key(key) => (key, bound.into()),
-                        _ => continue,
-                    }
+                ("integer", "exclusiveMinimum" | "exclusiveMaximum") => match exclusive(key, value) {
+                    Some((key, bound)) if !given.contains_key(key) => (key, bound.into()),
+                    _ => continue,
+                },
+                ("string", "pattern") if value.as_str().is_some_and(is_plain_pattern) => {
+                    ("pattern", value.clone())
                 }
-                ("string", "pattern") if value.as_str().is_some_and(is_plain_pattern) => ("pattern", value.clone()),
                 ("string", "format") if value == "date-time" => ("format", value.clone()),
                 ("array", "items") if value.is_object() && !given.contains_key("prefixItems") => {
                     ("items", self.typed(value, None, true, reached, depth + 1).into())
                 }
                 ("object", "properties") if value.is_object() => {
                     let each = value.as_object().into_iter().flatten();
-                    let properties: Fields =
-                        each.map(|(name, it)| (name.clone(), self.value(it, reached, depth + 1).into())).collect();
+                    let properties: Fields = each
+                        .map(|(name, it)| (name.clone(), self.value(it, reached, depth + 1).into()))
+                        .collect();
                     ("properties", properties.into())
                 }
                 ("object", "additionalProperties") if value.is_boolean() => (key.as_str(), value.clone()),
-                ("object", "additionalProperties") => (key.as_str(), self.value(value, reached, depth + 1).into()),
+                ("object", "additionalProperties") => {
+                    (key.as_str(), self.value(value, reached, depth + 1).into())
+                }
                 ("object", "required") => match required(value, given) {
                     Some(required) => ("required", required),
                     None => continue,
@@ -517,7 +528,11 @@ fn notes(given: &Fields, types: &[&'static str], values: &[&Json]) -> Vec<String
             "pattern" => types.contains(&"string") && value.as_str().is_some_and(|it| !is_plain_pattern(it)),
             "uniqueItems" => types.contains(&"array") && *value == Json::Bool(true),
             "multipleOf" => value.is_number() && types.iter().any(|it| matches!(*it, "integer" | "number")),
-            _ => value.is_number() && (types.contains(&"number") || exclusive(key, value).is_none() && types.contains(&"integer")),
+            _ => {
+                value.is_number()
+                    && (types.contains(&"number")
+                        || exclusive(key, value).is_none() && types.contains(&"integer"))
+            }
         };
         if is_lost {
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, json};
 
 use super::*;
+use crate::tool::{CallError, Offer};
 
 fn tool(name: &str, schema: Json) -> Tool {
     Tool::new(name.parse().unwrap(), "Does it.").schema(schema)
@@ -34,9 +35,27 @@ fn check_top(schema: &Json) {
 /// Panics if a schema breaks a rule: K and S3 to S9.
 fn check(schema: &Json) {
     const ALLOWED: [&str; 21] = [
-        "type", "title", "description", "default", "enum", "properties", "required", "additionalProperties",
-        "items", "anyOf", "format", "pattern", "minLength", "maxLength", "minimum", "maximum", "minItems",
-        "maxItems", "minProperties", "maxProperties", "$schema",
+        "type",
+        "title",
+        "description",
+        "default",
+        "enum",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "anyOf",
+        "format",
+        "pattern",
+        "minLength",
+        "maxLength",
+        "minimum",
+        "maximum",
+        "minItems",
+        "maxItems",
+        "minProperties",
+        "maxProperties",
+        "$schema",
     ];
     let fields = schema.as_object().unwrap_or_else(|| panic!("S3: {schema}"));
     for (key, value) in fields {
@@ -80,7 +99,10 @@ fn check_name(name: &str) {
     let mut bytes = name.bytes();
     let first = bytes.next().unwrap();
     assert!(first.is_ascii_alphabetic() || first == b'_', "N: {name}");
-    assert!(name.len() <= 64 && bytes.all(|it| it.is_ascii_alphanumeric() || b"_-".contains(&it)), "N: {name}");
+    assert!(
+        name.len() <= 64 && bytes.all(|it| it.is_ascii_alphanumeric() || b"_-".contains(&it)),
+        "N: {name}"
+    );
 }
 
 #[test]
@@ -116,7 +138,10 @@ fn top_union_of_requirements_is_told_in_the_description() {
     let tool = fitted(schema.clone());
     assert_eq!(tool.schema(), &json!({"type": "object", "properties": schema["properties"]}));
     let says = r#"{"anyOf":[{"required":["id"]},{"required":["name"]}]}"#;
-    assert_eq!(tool.description(), format!("Does it.\n\nThe arguments must also match this JSON Schema: {says}"));
+    assert_eq!(
+        tool.description(),
+        format!("Does it.\n\nThe arguments must also match this JSON Schema: {says}")
+    );
 }
 
 #[test]
@@ -131,7 +156,8 @@ fn top_union_of_objects_has_the_properties_of_all() {
         "b": {"type": "string"},
     }, "required": ["kind", "a"]});
     assert_eq!(fitted(schema).schema(), &expected);
-    let union = json!({"anyOf": [{"type": "object", "properties": {"a": {"type": "null"}}}, {"type": "string"}]});
+    let union =
+        json!({"anyOf": [{"type": "object", "properties": {"a": {"type": "null"}}}, {"type": "string"}]});
     assert_eq!(fitted(union).schema()["properties"], json!({"a": {"type": "null"}}));
 }
 
@@ -200,11 +226,19 @@ fn what_no_schema_can_say_is_in_its_description() {
 #[test]
 fn difficult_schema_keeps_all_rules() {
     for given in [
-        json!(true), json!(false), json!({}), json!({"type": "date"}), json!({"type": "array"}),
+        json!(true),
+        json!(false),
+        json!({}),
+        json!({"type": "date"}),
+        json!({"type": "array"}),
         json!({"type": "array", "prefixItems": [{"type": "string"}, {}], "minItems": 2}),
-        json!({"type": "array", "items": [{"type": "string"}]}), json!({"$ref": "#/$defs/Missing"}),
-        json!({"$ref": "https://example.com/schema.json"}), json!({"$ref": "#/properties/given"}),
-        json!({"enum": [null, "a"]}), json!({"enum": [true, "auto", {"a": 1}]}), json!({"enum": []}),
+        json!({"type": "array", "items": [{"type": "string"}]}),
+        json!({"$ref": "#/$defs/Missing"}),
+        json!({"$ref": "https://example.com/schema.json"}),
+        json!({"$ref": "#/properties/given"}),
+        json!({"enum": [null, "a"]}),
+        json!({"enum": [true, "auto", {"a": 1}]}),
+        json!({"enum": []}),
         json!({"type": "string", "minLength": "one", "pattern": 1, "description": 5, "title": null}),
         json!({"type": "object", "properties": [], "required": "a"}),
         json!({"type": "object", "properties": {}, "required": ["a"]}),
@@ -221,18 +255,25 @@ fn difficult_schema_keeps_all_rules() {
 fn schema_without_objects_is_left_out_with_its_reason() {
     for schema in [json!({"type": "array"}), json!(false), json!("object"), json!({"enum": ["a"]})] {
         let why = ModelTool::new(&tool("odd", schema)).unwrap_err();
-        assert!(why.to_string().starts_with("odd is not shown to models: its schema accepts no object"), "{why}");
+        assert!(
+            why.to_string().starts_with("odd is not shown to models: its schema accepts no object"),
+            "{why}"
+        );
     }
 }
 
 #[test]
-fn schema_that_doubles_at_each_level_ends() {
+fn sec_c5_schema_that_doubles_at_each_level_ends() {
     let level = |at: usize| {
         let next = json!({"$ref": format!("#/$defs/D{}", at + 1)});
-        (format!("D{at}"), json!({"type": "object", "properties": {"a": next, "b": next}, "title": "t".repeat(400)}))
+        (
+            format!("D{at}"),
+            json!({"type": "object", "properties": {"a": next, "b": next}, "title": "t".repeat(400)}),
+        )
     };
     let levels: Map<String, Json> = (0..60).map(level).collect();
-    let tool = fitted(json!({"type": "object", "properties": {"it": {"$ref": "#/$defs/D0"}}, "$defs": levels}));
+    let tool =
+        fitted(json!({"type": "object", "properties": {"it": {"$ref": "#/$defs/D0"}}, "$defs": levels}));
     check_top(tool.schema());
     assert!(tool.schema().to_string().len() < 2_000_000);
     let mut deep = json!({"type": "string"});
@@ -294,15 +335,19 @@ fn any_json() -> impl Strategy<Value = Json> {
 
 /// Schemas of all kinds, also invalid ones.
 fn any_schema() -> impl Strategy<Value = Json> {
-    let type_name = prop::sample::select(vec!["string", "integer", "number", "boolean", "null", "array", "object", "odd"]);
+    let type_name = prop::sample::select(vec![
+        "string", "integer", "number", "boolean", "null", "array", "object", "odd",
+    ]);
     let leaf = prop_oneof![
         any_json(),
         type_name.clone().prop_map(|kind| json!({"type": kind})),
         prop::collection::vec(type_name.clone(), 0..3).prop_map(|kinds| json!({"type": kinds})),
         prop::collection::vec(any_json(), 0..3).prop_map(|values| json!({"enum": values})),
         any_json().prop_map(|value| json!({"const": value, "description": "d"})),
-        prop::sample::select(vec!["#", "#/properties/a", "#/$defs/A", "x"]).prop_map(|to| json!({"$ref": to})),
-        (type_name, any_json()).prop_map(|(kind, value)| json!({"type": kind, "format": value, "pattern": value,
+        prop::sample::select(vec!["#", "#/properties/a", "#/$defs/A", "x"])
+            .prop_map(|to| json!({"$ref": to})),
+        (type_name, any_json())
+            .prop_map(|(kind, value)| json!({"type": kind, "format": value, "pattern": value,
             "minimum": value, "exclusiveMaximum": value, "minItems": value, "title": value})),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
@@ -335,21 +380,24 @@ fn with(mut schema: Json, key: &str, value: Json) -> Json {
 /// Plain schemas: those that all APIs accept, in any order of keywords.
 fn plain_schema() -> impl Strategy<Value = Json> {
     let leaf = prop::sample::select(vec![
-        json!({"type": "string", "description": "d", "maxLength": 3}), json!({"enum": ["a"], "type": "string"}),
-        json!({"minimum": 1, "type": "integer", "default": 2}), json!({"type": "boolean"}),
-        json!({"anyOf": [{"type": "string"}, {"type": "null"}]}), json!({"type": "object"}),
-        json!({"type": "string", "format": "date-time"}), json!({"title": "T", "type": "number", "maximum": 1.5}),
+        json!({"type": "string", "description": "d", "maxLength": 3}),
+        json!({"enum": ["a"], "type": "string"}),
+        json!({"minimum": 1, "type": "integer", "default": 2}),
+        json!({"type": "boolean"}),
+        json!({"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        json!({"type": "object"}),
+        json!({"type": "string", "format": "date-time"}),
+        json!({"title": "T", "type": "number", "maximum": 1.5}),
     ]);
     leaf.prop_recursive(3, 16, 4, |inner| {
         prop_oneof![
-            (prop::collection::btree_map("[a-zA-Z0-9_.-]{1,64}", inner.clone(), 0..4), any::<bool>()).prop_map(
-                |(properties, is_strict)| {
+            (prop::collection::btree_map("[a-zA-Z0-9_.-]{1,64}", inner.clone(), 0..4), any::<bool>())
+                .prop_map(|(properties, is_strict)| {
                     let required: Vec<_> = properties.keys().take(2).cloned().collect();
                     let properties: Map<_, _> = properties.into_iter().collect();
                     json!({"properties": properties, "required": required, "type": "object",
                         "additionalProperties": is_strict})
-                }
-            ),
+                }),
             inner.prop_map(|items| json!({"type": "array", "items": items, "minItems": 1})),
         ]
     })
