@@ -85,6 +85,7 @@ pub struct ModelTool {
 
 /// A tool that no model can call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[error("{tool} is not shown to models: its schema accepts no object, and arguments are always one")]
 pub struct UnfitTool {
     /// The tool.

@@ -115,7 +115,7 @@ async fn sec_r7_tool_that_an_api_refuses_silences_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mcp_lists_each_refused_tool_in_a_form_that_fits() {
+async fn host_lists_each_refused_tool_in_a_form_that_fits() {
     let (assistant, _phone) = room().await;
     let mut host = Host::initialized(mcp::serve(assistant)).await;
     let listed = host.ask("tools/list", json!({})).await;
@@ -126,7 +126,7 @@ async fn mcp_lists_each_refused_tool_in_a_form_that_fits() {
 }
 
 #[tokio::test]
-async fn rap_lists_each_refused_tool_in_a_form_that_fits() {
+async fn runtime_lists_each_refused_tool_in_a_form_that_fits() {
     let (assistant, _phone) = room().await;
     let mut runtime = Runtime::new().await;
     let served = rap::serve(assistant)
