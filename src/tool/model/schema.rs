@@ -116,7 +116,8 @@ fn is_of_objects(schema: &Fields) -> bool {
 
 /// Returns the rules of a schema of all arguments that its fitted form has not.
 fn lost_rules(schema: &Json) -> Option<String> {
-    let fields = schema.as_object()?;
+    let reference = schema.get("$ref").and_then(Json::as_str);
+    let fields = reference.and_then(|it| resolved(schema, it)).or_else(|| schema.as_object())?;
     let lost: Fields = RULES
         .iter()
         .filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone())))
@@ -213,6 +214,11 @@ fn add_part(schema: &mut Fields, part: Fields) {
     }
 }
 
+/// Returns what a reference within a schema leads to.
+fn resolved<'a>(root: &'a Json, reference: &str) -> Option<&'a Fields> {
+    root.pointer(reference.strip_prefix('#')?)?.as_object()
+}
+
 fn list(value: Option<&Json>) -> &[Json] {
     value.and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }
@@ -292,8 +298,7 @@ impl Reader<'_> {
         }
         self.left -= costs;
         if let Some(Json::String(reference)) = given.get("$ref") {
-            let target =
-                self.root.pointer(reference.strip_prefix('#').unwrap_or(" ")).and_then(Json::as_object);
+            let target = resolved(self.root, reference);
             let is_recursive = reached.contains(&reference.as_str());
             let mut whole: Fields = target
                 .into_iter()

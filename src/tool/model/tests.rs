@@ -156,6 +156,9 @@ fn top_union_of_objects_has_the_properties_of_all() {
         "b": {"type": "string"},
     }, "required": ["kind", "a"]});
     assert_eq!(fitted(schema).schema(), &expected);
+    let referred =
+        json!({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "anyOf": [{"required": ["a"]}]}}});
+    assert!(fitted(referred).description().ends_with(r#"{"anyOf":[{"required":["a"]}]}"#));
     let union =
         json!({"anyOf": [{"type": "object", "properties": {"a": {"type": "null"}}}, {"type": "string"}]});
     assert_eq!(fitted(union).schema()["properties"], json!({"a": {"type": "null"}}));
