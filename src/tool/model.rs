@@ -53,7 +53,8 @@ mod keys;
 #[cfg(any(feature = "runtime", feature = "vocabulary"))]
 mod listing;
 mod schema;
-#[cfg(all(test, feature = "runtime"))]
+#[cfg(feature = "runtime")]
+#[cfg(test)]
 mod tests;
 
 #[cfg(any(feature = "runtime", feature = "vocabulary"))]

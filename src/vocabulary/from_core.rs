@@ -649,8 +649,8 @@ impl OfferedTool {
 }
 
 /// Returns the tools in the form that all model APIs accept.
-pub fn model_tools(offers: Vec<Offer>) -> Reply {
-    let listed = by_owner(offers.clone(), true);
+pub fn model_tools(offers: &[Offer]) -> Reply {
+    let listed = by_owner(offers.to_vec(), true);
     let names = model_names(&listed);
     let (mut tools, mut left_out) = (Vec::new(), Vec::new());
     for (name, offer) in &listed {

@@ -186,7 +186,7 @@ impl Session {
                 let local = (core.role() == toolbridge::Role::Assistant).then_some(local);
                 Reply::Tools { tools: offers.iter().map(|it| OfferedTool::from_core(it, local)).collect() }
             }
-            Query::ModelTools {} => from_core::model_tools(core.tools()),
+            Query::ModelTools {} => from_core::model_tools(&core.tools()),
             Query::Participants {} => {
                 let participants = core.participants();
                 Reply::Participants { participants: participants.iter().map(Participant::from).collect() }

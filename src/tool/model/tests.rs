@@ -14,6 +14,7 @@ fn fitted(schema: Json) -> ModelTool {
     ModelTool::new(&tool("t", schema)).unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write the schema in place")]
 fn property(schema: Json) -> Json {
     let whole = json!({"type": "object", "properties": {"given": schema, "other": {"type": "string"}}, "$defs": {
         "Tree": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}},

@@ -243,7 +243,7 @@ impl<'a> Conversation<'a> {
                 let tools = offers.iter().map(|offer| OfferedTool::from_core(offer, Some(local))).collect();
                 Ok(Next::Say(Reply::Tools { tools }.to_json()))
             }
-            Ok(Command::ModelTools) => Ok(Next::Say(model_tools(self.assistant.tools()).to_json())),
+            Ok(Command::ModelTools) => Ok(Next::Say(model_tools(&self.assistant.tools()).to_json())),
             Ok(Command::ForgetPermissions) => {
                 let event = LineEvent::PermissionsForgotten { count: acp::forget_permissions() as u64 };
                 Ok(Next::Say(Line::Event { event }.to_json()))
