@@ -217,9 +217,9 @@ pub mod tools {
     };
     pub use crate::tool::{
         DEFAULT_TIMEOUT, Execution, InvalidCallId, InvalidToolName, InvalidTraceContext, LossCause,
-        MAX_TOOL_NAME, NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer, ProgressStatus,
-        Reach, RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, ToolHints, TraceContext,
-        Visibility,
+        MAX_TOOL_NAME, ModelTool, NameMap, NameRules, NotAdmitted, NotAssistant, NotOffered, Offer,
+        ProgressStatus, Reach, RegisterError, ReportError, SourceHealth, SourceStatus, StopReason, ToolHints,
+        TraceContext, UnfitTool, Visibility,
     };
 }
 

@@ -12,6 +12,7 @@ mod error;
 mod failure;
 mod health;
 mod job;
+pub(crate) mod model;
 #[cfg(any(feature = "vocabulary", feature = "mcp-server", feature = "rap"))]
 pub(crate) mod model_text;
 mod name;
@@ -30,6 +31,7 @@ pub use error::{CallError, LossCause, RegisterError};
 pub use failure::{ErrorCode, ToolError};
 pub use health::{SourceHealth, SourceStatus};
 pub use job::{Job, JobKey};
+pub use model::{ModelTool, UnfitTool};
 pub use name::{CallId, InvalidCallId, InvalidToolName, MAX_TOOL_NAME, ToolName};
 pub use name_map::{NameMap, NameRules};
 pub use not_offered::{NotAdmitted, NotAssistant, NotOffered};

@@ -25,7 +25,7 @@ pub use self::{
     input::{Input, Query, SendFailureKind, Unreadable},
     lines::{Line, LineCommand, LineEvent, LineLimits},
     output::{Candidate, Event, Output, StreamInfo},
-    reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
+    reply::{LateResult, LeftOut, ModelTool, OfferedTool, Record, Reply},
     shared::{
         Attribute, BargeIn, CallError, CallErrorKind, CloseKind, CloseReason, ConnectionState, Consent,
         Count, Execution, Lane, MetaEntry, NumberSetting, Participant, ParticipantKind, Peer, ProgressStatus,

@@ -3,7 +3,7 @@
 mod catalog;
 mod room;
 
-pub(super) use catalog::Catalog;
 #[cfg(feature = "mcp-server")]
 pub(super) use catalog::OwnedTool;
+pub(super) use catalog::{Catalog, Listed};
 pub(super) use room::{MAX_CALLS, Room};

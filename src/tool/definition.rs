@@ -356,12 +356,14 @@ pub struct Offer {
     /// How the owner is called now. `None` for the local participant, and for one that cannot be called now. Default:
     /// `None`.
     pub reach: Option<Reach>,
+    /// Whether the owner is the local participant. Default: no.
+    pub is_local: bool,
 }
 
 impl Offer {
     /// Creates a pair of a tool and the participant that offers it.
     pub fn new(tool: Tool, owner: Identity) -> Self {
-        Self { tool, owner, reach: None }
+        Self { tool, owner, reach: None, is_local: false }
     }
 }
 

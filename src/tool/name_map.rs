@@ -16,8 +16,11 @@ const HASH_BYTES: usize = 4;
 pub enum NameRules {
     /// toolbridge: 1 to 64 of `A–Z a–z 0–9 _ . -`, and no reserved prefix.
     Tool,
-    /// Model APIs: 1 to 64 of `A–Z a–z 0–9 _ -`. A dot is written as `__`.
+    /// Model APIs: 1 to 64 of `A–Z a–z 0–9 _ -`, of which the first is a letter or `_`. A dot is written as `__`, and `_` is
+    /// put before another first character.
     Model,
+    /// Model APIs, keys of arguments: 1 to 64 of `A–Z a–z 0–9 _ . -`.
+    Key,
 }
 
 /// Names of one system in the form that another system allows, and back.
@@ -84,9 +87,12 @@ impl NameMap {
 impl NameRules {
     fn convert(self, name: &str) -> String {
         let allowed = |it: char| {
-            it.is_ascii_alphanumeric() || matches!(it, '_' | '-') || (it == '.' && self == Self::Tool)
+            it.is_ascii_alphanumeric() || matches!(it, '_' | '-') || (it == '.' && self != Self::Model)
         };
-        let dots = if self == Self::Model { name.replace('.', "__") } else { name.to_owned() };
+        let mut dots = if self == Self::Model { name.replace('.', "__") } else { name.to_owned() };
+        if self == Self::Model && dots.starts_with(|first: char| first.is_ascii_digit() || first == '-') {
+            dots.insert(0, '_');
+        }
         let written: String = dots.chars().map(|it| if allowed(it) { it } else { '_' }).collect();
         let is_reserved = self == Self::Tool && written.starts_with(ToolName::RESERVED);
         if written.is_empty() || written.len() > MAX_TOOL_NAME || is_reserved {
@@ -165,6 +171,25 @@ mod tests {
         for name in [clash[0], clash[1], &imitated] {
             assert_eq!(map.original(map.converted(name).unwrap()), Some(name));
         }
+    }
+
+    #[test]
+    fn model_name_begins_with_a_letter_or_an_underscore() {
+        let long = "3".repeat(64);
+        let map = NameMap::new(NameRules::Model, ["3d_print", "_3d_print", "-x", "ß", long.as_str()]);
+        assert_eq!(map.converted("_3d_print"), Some("_3d_print"));
+        assert!(map.converted("3d_print").is_some_and(|it| it.starts_with("_3d_print_")), "{map:?}");
+        assert_eq!((map.converted("-x"), map.converted("ß")), (Some("_-x"), Some("_")));
+        let longest = map.converted(&long).unwrap();
+        assert!(longest.starts_with("_333") && longest.len() == 64, "{longest}");
+        assert_eq!(map.original(longest), Some(&*long));
+    }
+
+    #[test]
+    fn key_keeps_its_dots_and_digits() {
+        let map = NameMap::new(NameRules::Key, ["2.x", "$filter", "größe", "filter[id]"]);
+        let fitted: Vec<_> = map.iter().map(|(_, fitted)| fitted).collect();
+        assert_eq!(fitted, ["_filter", "2.x", "filter_id_", "gr__e"]);
     }
 
     #[test]

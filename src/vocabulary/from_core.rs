@@ -8,7 +8,11 @@ use crate::{
     LateResult as CoreLateResult, Progress as CoreProgress, Role as CoreRole, Stats, ToolResult, Value,
     escape::plain,
     session::{CallState, Job, Question, Readiness as CoreReadiness, Selection, SendFailure, Unaccepted},
-    tool::{model_text, not_offered::not_bound},
+    tool::{
+        model::{self, by_owner, model_names},
+        model_text,
+        not_offered::not_bound,
+    },
     tools::{
         Execution as CoreExecution, NotOffered, Offer, ProgressStatus as CoreStatus, RegisterError,
         StopReason as CoreStopReason,
@@ -24,7 +28,7 @@ use super::{
     form::{Id, Json, Write as _, Writer},
     input::{Input, SendFailureKind, Unreadable},
     output::{Candidate, Event, Output, StreamInfo},
-    reply::{LateResult, LeftOut, OfferedTool, Record, Reply},
+    reply::{LateResult, LeftOut, ModelTool, OfferedTool, Record, Reply},
     shared::{
         Attribute, BargeIn, CallError, CallErrorKind, CloseKind, CloseReason, ConnectionState, Consent,
         Count, Execution, Lane, Participant, ParticipantKind, Peer, ProgressStatus, Readiness, StopReason,
@@ -642,6 +646,30 @@ impl OfferedTool {
             tool: Tool::from(&offer.tool),
         }
     }
+}
+
+/// Returns the tools in the form that all model APIs accept.
+pub fn model_tools(offers: &[Offer]) -> Reply {
+    let listed = by_owner(offers.to_vec(), true);
+    let names = model_names(&listed);
+    let (mut tools, mut left_out) = (Vec::new(), Vec::new());
+    for (name, offer) in &listed {
+        let own = offer.tool.name();
+        let is_of_one = offer.is_local || name != own;
+        let has_it = |it: &&Offer| if is_of_one { it.owner == offer.owner } else { !it.is_local };
+        let owners = offers.iter().filter(|it| it.tool.name() == own).filter(has_it);
+        match model::ModelTool::new(&offer.tool) {
+            Ok(fitted) => tools.push(ModelTool {
+                name: names.converted(name.as_str()).unwrap_or_default().to_owned(),
+                description: fitted.description().to_owned(),
+                schema: tree(fitted.schema()),
+                tool: own.to_string(),
+                owners: owners.map(|it| text(&it.owner)).collect(),
+            }),
+            Err(why) => left_out.push(LeftOut { tool: Some(own.to_string()), why: why.to_string() }),
+        }
+    }
+    Reply::ModelTools { tools, left_out }
 }
 
 impl Record {

@@ -193,6 +193,8 @@ messages! {
             tool: String,
             /// The arguments: an object.
             arguments: Json = Json { text: "{}".to_owned() },
+            /// Whether a model makes the call: `tool` and the keys of `arguments` are those of `model_tools`.
+            model: bool = false,
             /// The participant that must run the tool.
             to: Option<String>,
             /// The time limit of the whole call, in milliseconds.
@@ -291,6 +293,8 @@ messages! {
     read Query("type") {
         /// The tools that can be called.
         Tools = "tools" {},
+        /// The tools that can be called, in the form that all model APIs accept.
+        ModelTools = "model_tools" {},
         /// The announced participants.
         Participants = "participants" {},
         /// The counters.

@@ -30,6 +30,22 @@ record! {
 }
 
 record! {
+    /// A tool in the form that all model APIs accept.
+    ModelTool {
+        /// The name for a model. A call by it has `model`.
+        name: String,
+        /// The description. It also says what the schema cannot.
+        description: String,
+        /// The JSON Schema of the arguments.
+        schema as "inputSchema": Json,
+        /// The tool's own name.
+        tool: String,
+        /// The participants that offer it. With several, a call names one in `to`, or the assistant chooses.
+        owners: Vec<String>,
+    }
+}
+
+record! {
     /// The record of one call.
     Record {
         /// The call's id.
@@ -106,6 +122,13 @@ messages! {
         Tools = "tools" {
             /// The tools.
             tools: Vec<OfferedTool>,
+        },
+        /// The tools that can be called, as models get them.
+        ModelTools = "model_tools" {
+            /// The tools, sorted by their own names. Of several owners that describe a tool differently, each has one.
+            tools: Vec<ModelTool>,
+            /// The tools that no model can call.
+            left_out as "leftOut": Vec<LeftOut>,
         },
         /// The announced participants.
         Participants = "participants" {

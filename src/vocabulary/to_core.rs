@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use crate::{
     CallError, CallId, CloseReason as CoreCloseReason, Config as CoreConfig,
-    ConnectionState as CoreConnectionState, EncodeError, ErrorCode, Progress, ToolError, ToolOptions, Value,
+    ConnectionState as CoreConnectionState, EncodeError, ErrorCode, Identity, Progress, ToolError,
+    ToolOptions, Value,
     session::{Request, SelectionPolicy, SendFailure},
-    tools::{ProgressStatus as CoreStatus, ToolHints},
+    tool::model::ModelCall,
+    tools::{Offer, ProgressStatus as CoreStatus, ToolHints},
     transport::{
         Incoming, Lane as CoreLane, Participant as CoreParticipant, ParticipantKind as CoreKind,
         Peer as CorePeer, StreamHeader, StreamPart, TransportEvent, Unreadable as CoreUnreadable,
@@ -391,6 +393,18 @@ fn tool_error(failure: ToolFailure) -> std::result::Result<ToolError, EncodeErro
     Ok(error)
 }
 
+/// Returns the tool, the owner and the arguments that a model's call means.
+///
+/// # Errors
+/// The tool is a prompt that the model invented.
+pub fn of_model(
+    offers: Vec<Offer>,
+    name: &str,
+    arguments: Value,
+) -> std::result::Result<(String, Option<Identity>, Value), CallError> {
+    ModelCall::read(offers, name, arguments).map(|it| (it.tool, it.to, it.arguments))
+}
+
 /// The plain form of a [`Request`].
 #[derive(Debug)]
 pub struct Call {
@@ -398,6 +412,8 @@ pub struct Call {
     pub tool: String,
     /// The arguments: an object.
     pub arguments: Json,
+    /// Whether a model makes it.
+    pub model: bool,
     /// The participant that must run the tool.
     pub to: Option<String>,
     /// The time limit, in milliseconds.
@@ -409,22 +425,30 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the request, or the outcome of a call that no frame can hold.
+    /// Returns the request, or the outcome of a call that is refused at once. `offers` are the tools that can be called.
     ///
     /// # Errors
     /// A time cannot be one.
-    pub fn into_core(self) -> Result<std::result::Result<Request, CallError>> {
-        let mut request = Request::new(self.tool, Value::empty());
+    pub fn into_core(
+        self,
+        offers: impl FnOnce() -> Vec<Offer>,
+    ) -> Result<std::result::Result<Request, CallError>> {
+        let mut request = Request::new(&*self.tool, Value::empty());
         request.owner = self.to.map(Into::into);
         request.timeout = time(self.timeout, "timeoutMs")?;
         request.owner_wait = time(self.owner_wait, "ownerWaitMs")?;
         let with_values = || {
             request.arguments = body(&self.arguments)?;
+            if self.model {
+                let (tool, owner, arguments) = of_model(offers(), &self.tool, request.arguments)?;
+                (request.tool, request.arguments) = (tool, arguments);
+                request.owner = request.owner.or(owner);
+            }
             for entry in &self.meta {
                 request = request.meta(&entry.name, body(&entry.value)?);
             }
             Ok(request)
         };
-        Ok(with_values().map_err(|error: EncodeError| CallError::from(error)))
+        Ok(with_values())
     }
 }

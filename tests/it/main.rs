@@ -112,6 +112,8 @@ mod mcp_server_rules;
 mod mcp_source;
 #[cfg(all(feature = "cli", unix))]
 mod model_only;
+#[cfg(all(feature = "cli", unix))]
+mod model_tools;
 #[cfg(feature = "record")]
 mod observed;
 mod options;

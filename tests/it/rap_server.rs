@@ -242,7 +242,7 @@ async fn manifest_lists_the_tools_of_the_room_under_a_secret_path() {
     assert_eq!(names, ["internal", "lamp__dim", "panics", "ring", "short"]);
     assert_eq!(
         (&tools[1]["description"], &tools[1]["annotations"]),
-        (&json!("lamp__dim"), &json!({"readOnly": true}))
+        (&json!("lamp.dim"), &json!({"readOnly": true}))
     );
     assert_eq!(tools[3]["inputSchema"]["required"], json!(["volume"]));
     assert!(!answer.body.contains("phone-7f3a") && !answer.body.contains("agent-91cc"));

@@ -140,8 +140,8 @@ impl Session {
             Input::Drain {} => core.drain(now),
             Input::Close {} => self.engine.close(now),
             Input::Offer { tools, partial } => return self.offer(now, tools, partial).map(Some),
-            Input::Call { id, tool, arguments, to, timeout, owner_wait, meta, turn } => {
-                self.call(now, id, Call { tool, arguments, to, timeout, owner_wait, meta }, turn)?;
+            Input::Call { id, tool, arguments, model, to, timeout, owner_wait, meta, turn } => {
+                self.call(now, id, Call { tool, arguments, model, to, timeout, owner_wait, meta }, turn)?;
             }
             Input::AskToStop { call } => {
                 let call = call.as_deref().map(to_core::call_id).transpose()?;
@@ -186,6 +186,7 @@ impl Session {
                 let local = (core.role() == toolbridge::Role::Assistant).then_some(local);
                 Reply::Tools { tools: offers.iter().map(|it| OfferedTool::from_core(it, local)).collect() }
             }
+            Query::ModelTools {} => from_core::model_tools(&core.tools()),
             Query::Participants {} => {
                 let participants = core.participants();
                 Reply::Participants { participants: participants.iter().map(Participant::from).collect() }
@@ -309,8 +310,8 @@ impl Session {
         if self.names.call(&id).is_some() {
             return Err(Malformed::new("is that of an open call").of("id"));
         }
-        let request = call.into_core()?;
         let core = self.engine.session(now);
+        let request = call.into_core(|| core.tools())?;
         let turn = turn.map(|turn| self.names.turn(&turn, || core.turn()));
         let asked = request.and_then(|mut request| {
             request.turn = turn;

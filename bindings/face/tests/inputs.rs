@@ -67,6 +67,33 @@ fn malformed_input_names_its_field() {
 }
 
 #[test]
+fn model_gets_tools_that_fit_and_the_tool_its_own_keys() {
+    let mut it = create("assistant", "{}");
+    let offered = it.handle(
+        r#"{"type":"offer","atMs":1000,"tools":[{"name":"no_arguments","description":"a"},
+            {"name":"3d_print","description":"b","inputSchema":{"type":"object","properties":{"$filter":{"type":"string"}}}},
+            {"name":"find","description":"c","inputSchema":{"properties":{"id":{"type":"integer"}},"anyOf":[{"required":["id"]}]}},
+            {"name":"odd","description":"d","inputSchema":{"type":"array"}}]}"#,
+        None,
+    );
+    assert_eq!(offered.unwrap().unwrap(), r#"{"type":"offered","leftOut":[]}"#);
+    let listed = it.handle(r#"{"type":"model_tools"}"#, None).unwrap().unwrap();
+    for part in [
+        r#"{"name":"_3d_print","description":"b","inputSchema":{"type":"object","properties":{"_filter":{"#,
+        r#"{"name":"find","description":"c\n\nThe arguments must also match this JSON Schema: "#,
+        r#"{"name":"no_arguments","description":"a","inputSchema":{"type":"object","properties":{}},"tool":"no_arguments","owners":["it"]}"#,
+        r#""leftOut":[{"tool":"odd","why":"odd is not shown to models: its schema accepts no object"#,
+    ] {
+        assert!(listed.contains(part), "{part}: {listed}");
+    }
+    let call = r#"{"type":"call","atMs":1000,"id":1,"tool":"_3d_print","model":true,"arguments":{"_filter":"x"}}"#;
+    assert_eq!(it.handle(call, None), Ok(None));
+    let outputs: Vec<String> = std::iter::from_fn(|| it.next_output()).collect();
+    let runs = outputs.iter().find(|text| text.contains(r#""type":"execute""#)).unwrap();
+    assert!(runs.contains(r#""tool":"3d_print","arguments":{"$filter":"x"}"#), "{runs}");
+}
+
+#[test]
 fn bytes_may_be_in_the_text_or_beside_it_and_not_both() {
     let mut it = create("client", "{}");
     let input = r#"{"type":"packet","atMs":2000,"from":{"identity":"a"},"topic":"toolbridge"}"#;

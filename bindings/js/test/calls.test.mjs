@@ -55,6 +55,29 @@ test('assistant sees the tools with their schemas', async (t) => {
   assert.deepEqual(seen.parameters.properties, { on: { type: 'boolean' } });
 });
 
+test('model gets tools that all APIs accept, and the tool its own keys', async (t) => {
+  const parameters = {
+    type: 'object',
+    properties: { $filter: { type: 'string' }, in: { type: 'object', properties: { größe: { type: 'number' } } } },
+    anyOf: [{ required: ['$filter'] }, { required: ['in'] }],
+  };
+  const { bot } = await connected(t, {
+    no_arguments: tool({ description: 'Takes nothing', execute: () => 1 }),
+    '3d_print': tool({ description: 'Prints', parameters, execute: (args) => args }),
+  });
+  const { tools, leftOut } = bot.modelTools();
+  assert.deepEqual(tools.map(({ name, tool, owners }) => [name, tool, owners]), [
+    ['_3d_print', '3d_print', ['phone']],
+    ['no_arguments', 'no_arguments', ['phone']],
+  ]);
+  assert.deepEqual(tools[1].parameters, { type: 'object', properties: {} });
+  assert.deepEqual(Object.keys(tools[0].parameters.properties), ['_filter', 'in']);
+  assert.ok(!('anyOf' in tools[0].parameters) && tools[0].description.includes('must also match'));
+  assert.deepEqual(leftOut, []);
+  const own = { $filter: 'a', in: { größe: 1 } };
+  assert.deepEqual(await bot.call('_3d_print', { _filter: 'a', in: { gr__e: 1 } }, { model: true }), own);
+});
+
 test('arguments that do not match are refused, and nothing runs', async (t) => {
   let runs = 0;
   const { bot } = await connected(t, {

@@ -40,6 +40,8 @@ export interface AssistantOptions extends ParticipantOptions {
 export type Choose = (candidates: readonly string[], tool: string | undefined) => string | undefined;
 
 export interface CallOptions {
+  /** Whether a model makes the call: the tool and the keys of its arguments have the names in `modelTools()`. Default: false. */
+  readonly model?: boolean | undefined;
   /** The identity of the client that runs the tool, whichever others offer it. */
   readonly to?: string | undefined;
   /** The time limit in milliseconds. Default: the tool's patience, otherwise 30,000. */
@@ -51,6 +53,25 @@ export interface CallOptions {
   readonly onProgress?: ((progress: Progress) => void) | undefined;
   /** Sent along with the request. */
   readonly meta?: JsonObject | undefined;
+}
+
+/** A tool in the form that all model APIs accept. */
+export interface ModelTool {
+  readonly name: string;
+  /** Also says what the schema cannot. */
+  readonly description: string;
+  /** The JSON Schema of the arguments. */
+  readonly parameters: JsonObject;
+  /** The tool's own name. */
+  readonly tool: string;
+  /** The participants that offer it. With several, a call names one in `to`, or the assistant chooses. */
+  readonly owners: readonly string[];
+}
+
+export interface ModelTools {
+  /** Sorted by their own names. Of several owners that describe a tool differently, each has one. */
+  readonly tools: readonly ModelTool[];
+  readonly leftOut: readonly { readonly tool?: string; readonly why: string }[];
 }
 
 export interface Progress {
@@ -141,6 +162,17 @@ export class AssistantBase extends Participant {
   tools(): OfferedTool[] {
     const reply = this.driver.query({ type: 'tools' });
     return reply?.type === 'tools' ? describeOffers(reply.tools) : [];
+  }
+
+  /**
+   * The tools that can be called now, for a request to a model: in the form that all model APIs accept. A model's call is
+   * `call(name, args, { model: true })`. Tools that no model can call are in `leftOut`, with the reason.
+   */
+  modelTools(): ModelTools {
+    const reply = this.driver.query({ type: 'model_tools' });
+    if (reply?.type !== 'model_tools') return { tools: [], leftOut: [] };
+    const tools = reply.tools.map(({ inputSchema, ...tool }) => ({ ...tool, parameters: inputSchema }));
+    return { tools, leftOut: reply.leftOut };
   }
 
   /** Why a tool that is not among `tools()` cannot be called now: the error that a call of it would end with. */
@@ -247,7 +279,7 @@ export class AssistantBase extends Participant {
   }
 
   async #call(tool: string, args: object, options: CallOptions, turn: number | undefined): Promise<JsonObject> {
-    const { to, timeout, ownerWait, signal, onProgress, meta } = options;
+    const { model, to, timeout, ownerWait, signal, onProgress, meta } = options;
     if (!isObject(args)) throw new TypeError('the arguments must be an object');
     checkNames(`the call of "${tool}"`, options, CALL_OPTIONS);
     if (timeout !== undefined) checkTime('`timeout`', timeout);
@@ -275,7 +307,7 @@ export class AssistantBase extends Participant {
         then();
       };
       const aborted = () => driver.input({ type: 'cancel', id }); // it settles the call
-      const id = driver.call({ tool, ...fields({ to, timeoutMs: left, ownerWaitMs: ownerWait, turn }) }, raw, {
+      const id = driver.call({ tool, ...fields({ model, to, timeoutMs: left, ownerWaitMs: ownerWait, turn }) }, raw, {
         settled: (result) => {
           if (isSettled) return;
           settle(() => ('error' in result ? reject(callError(result.error)) : resolve(result.value as JsonObject)));

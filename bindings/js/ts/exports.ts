@@ -1,6 +1,6 @@
 /** What all entries export, besides `Client` and `Assistant`. */
 export type { AnyRoom } from './adapters.js';
-export { NotReady, Turn, type AssistantOptions, type CallOptions, type Choose, type Late, type Progress, type ReadyOptions } from './assistant.js';
+export { NotReady, Turn, type AssistantOptions, type CallOptions, type Choose, type Late, type ModelTool, type ModelTools, type Progress, type ReadyOptions } from './assistant.js';
 export type { ClientOptions } from './client.js';
 export type { CallErrorKind, CloseReason, CoreParticipant as RoomParticipant, ProgressStatus, ReportedParticipant, StopReason } from './core.js';
 export {

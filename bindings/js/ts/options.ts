@@ -22,7 +22,7 @@ const COMMON = ['tools', 'consent', 'version', 'fastLane', 'times', 'caps'];
 /** The options of constructors and calls. */
 export const CLIENT_OPTIONS = [...COMMON, 'assistant'];
 export const ASSISTANT_OPTIONS = [...COMMON, 'clients', 'admit', 'admitOnlyRoles', 'allowStop', 'pins', 'choose'];
-export const CALL_OPTIONS = ['to', 'timeout', 'ownerWait', 'signal', 'onProgress', 'meta'];
+export const CALL_OPTIONS = ['model', 'to', 'timeout', 'ownerWait', 'signal', 'onProgress', 'meta'];
 
 /** The name of a time of the protocol. */
 export type TimeName = (typeof TIME_NAMES)[number];

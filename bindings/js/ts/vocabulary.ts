@@ -188,6 +188,20 @@ export interface LeftOut {
   readonly why: string;
 }
 
+/** A tool in the form that all model APIs accept. */
+export interface ModelTool {
+  /** The name for a model. A call by it has `model`. */
+  readonly name: string;
+  /** The description. It also says what the schema cannot. */
+  readonly description: string;
+  /** The JSON Schema of the arguments. */
+  readonly inputSchema: JsonObject;
+  /** The tool's own name. */
+  readonly tool: string;
+  /** The participants that offer it. With several, a call names one in `to`, or the assistant chooses. */
+  readonly owners: readonly string[];
+}
+
 /** A tool that can be called. */
 export interface Offer {
   /** The participant that offers it. */
@@ -356,6 +370,14 @@ export type Reply =
     readonly type: 'tools';
     /** The tools. */
     readonly tools: readonly Offer[];
+  }
+  /** The tools that can be called, as models get them. */
+  | {
+    readonly type: 'model_tools';
+    /** The tools, sorted by their own names. Of several owners that describe a tool differently, each has one. */
+    readonly tools: readonly ModelTool[];
+    /** The tools that no model can call. */
+    readonly leftOut: readonly LeftOut[];
   }
   /** The announced participants. */
   | {

@@ -17,7 +17,7 @@ from toolbridge._json import to_json_text
 STANDARD = {"__future__", "_json", "_typing", "json", "json.decoder", "json.encoder", "json.scanner", "typing"}
 
 #: The modules of the package that are loaded when they are used.
-LATER = {"_driver", "_join", "_model_schema", "_schema", "_send_queue", "_types", "agents"}
+LATER = {"_driver", "_join", "_schema", "_send_queue", "_types", "agents"}
 
 PROGRAM = """
 import asyncio, sys

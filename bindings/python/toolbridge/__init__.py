@@ -1,6 +1,6 @@
 """Lets a voice assistant call tools in the apps of its LiveKit room."""
 
-from ._assistant import Assistant, Late, OfferedTool, Progress, ToolDescription, Turn
+from ._assistant import Assistant, Late, ModelTool, OfferedTool, Progress, ToolDescription, Turn
 from ._client import Client
 from ._errors import JoinError, NotReady, ToolError
 from ._questions import ConsentRequest
@@ -43,6 +43,7 @@ __all__ = [
     "JoinError",
     "Late",
     "Lost",
+    "ModelTool",
     "NotAllowed",
     "NotBound",
     "NotDelivered",

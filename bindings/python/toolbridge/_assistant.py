@@ -65,6 +65,20 @@ class OfferedTool(Record):
     tool: ToolDescription
 
 
+class ModelTool(Record):
+    """A tool in the form that all model APIs accept. A call by it has ``model=True``."""
+
+    name: str
+    #: Also says what the schema cannot.
+    description: str
+    #: The JSON Schema of the arguments.
+    parameters: JsonObject
+    #: The tool's own name.
+    tool: str
+    #: The participants that offer it. With several, a call names one in ``to``, or the assistant chooses.
+    owners: list[str]
+
+
 class Late(Record):
     """The result of a call that a barge-in had left running."""
 
@@ -136,6 +150,7 @@ class Assistant(BaseParticipant):
         owner_wait: float | None = None,
         on_progress: OnProgress | None = None,
         meta: Mapping[str, Any] | None = None,
+        model: bool = False,
     ) -> JsonObject:
         """Calls a tool, and returns its result: an object. Any other value that a tool returns arrives as ``{"value": …}``.
 
@@ -144,12 +159,13 @@ class Assistant(BaseParticipant):
         - ``owner_wait``: how long to wait for a client that offers the tool, in seconds. Default: 5.
         - ``on_progress``: called at each report of the tool.
         - ``meta``: sent along with the request.
+        - ``model``: whether a model makes the call: the tool and the keys of its arguments have the names in ``model_tools()``.
 
         Raises a ``CallError``, of which each kind has a subclass, or ``TypeError`` if JSON cannot hold the arguments.
 
         If the task is cancelled, the call is cancelled, too, also at the client.
         """
-        return await self._call(tool, arguments, None, to, timeout, owner_wait, on_progress, meta)
+        return await self._call(tool, arguments, None, to, timeout, owner_wait, on_progress, meta, model)
 
     def turn(self) -> Turn:
         """Begins a turn: one reply of the model, whose calls end together when the user interrupts."""
@@ -161,6 +177,17 @@ class Assistant(BaseParticipant):
         """The tools that can be called now: those of clients, and this assistant's own."""
         offers = self._query("tools", "tools", [])
         return [OfferedTool(offer["owner"], _describe(offer["tool"])) for offer in offers]
+
+    def model_tools(self) -> list[ModelTool]:
+        """The tools that can be called now, for a request to a model: in the form that all model APIs accept.
+
+        A model's call is ``call(name, arguments, model=True)``. Of several owners that describe a tool differently, each has an
+        entry. A tool that no model can call is left out, with a warning in the log.
+        """
+        for left_out in self._query("model_tools", "leftOut", []):
+            logger.warning("%s", left_out["why"])
+        tools = self._query("model_tools", "tools", [])
+        return [ModelTool(it["name"], it["description"], it["inputSchema"], it["tool"], it["owners"]) for it in tools]
 
     def why_not_offered(self, tool: str) -> CallError:
         """Why a tool that is not among ``tools()`` cannot be called now: the error that a call of it would end with."""
@@ -260,6 +287,7 @@ class Assistant(BaseParticipant):
         owner_wait: float | None,
         on_progress: OnProgress | None,
         meta: Mapping[str, Any] | None,
+        model: bool,
     ) -> JsonObject:
         self._check_loop()
         if not isinstance(arguments, Mapping):
@@ -275,7 +303,7 @@ class Assistant(BaseParticipant):
         call = _Call(self._loop.create_future(), tool, timeout, on_progress)
         limits = present(timeoutMs=milliseconds(timeout), ownerWaitMs=milliseconds(owner_wait))
         try:
-            name = driver.call({"tool": tool, **present(to=to, turn=turn), **limits}, raw, call)
+            name = driver.call({"tool": tool, "model": model, **present(to=to, turn=turn), **limits}, raw, call)
         except ValueError as error:
             raise TypeError(str(error)) from None  # the core cannot hold the arguments
         try:
@@ -302,9 +330,11 @@ class Turn:
         owner_wait: float | None = None,
         on_progress: OnProgress | None = None,
         meta: Mapping[str, Any] | None = None,
+        model: bool = False,
     ) -> JsonObject:
         """Calls a tool as part of the turn: see ``Assistant.call``."""
-        return await self._assistant._call(tool, arguments, self._turn, to, timeout, owner_wait, on_progress, meta)
+        turn = self._turn
+        return await self._assistant._call(tool, arguments, turn, to, timeout, owner_wait, on_progress, meta, model)
 
     def barge_in(self) -> None:
         """Ends the turn because the user interrupted: each open call settles at once, as its tool specifies."""

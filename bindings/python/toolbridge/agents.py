@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -18,10 +17,8 @@ except ImportError as error:
 from livekit.agents.utils import is_given, shortuuid
 from livekit.agents.voice import SpeechHandle
 
-from ._assistant import Assistant, OfferedTool, Progress, Turn
+from ._assistant import Assistant, Late, ModelTool, Progress, Turn
 from ._json import JsonObject
-from ._model_schema import for_models, merge
-from ._tool import MAX_TOOL_NAME
 from ._vocabulary import Ambiguous, CallError, Detached
 
 logger = logging.getLogger("toolbridge")
@@ -30,9 +27,6 @@ _RawTool: TypeAlias = "llm.RawFunctionTool[..., Any]"
 
 #: What the names of the framework's own functions begin with.
 _FRAMEWORK = "lk_agents_"
-
-#: What models accept as the name of a function.
-_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class ToolFailed(llm.ToolError):
@@ -47,10 +41,10 @@ class ToolFailed(llm.ToolError):
 class RoomToolset(AsyncToolset):
     """The tools that can be called in the room, as they are now: made by ``Assistant.toolset``.
 
-    - If several clients offer a tool, it has a further argument with their identities. If they describe it differently, it has the
-      arguments of all, of which those are required that all require, and its description says which owner takes which.
-    - What the API of some model refuses in a schema is loosened. The client that runs a tool checks its arguments.
-    - A tool whose name another tool of the agent has is left out. Characters that models do not accept in names become ``_``.
+    - If several clients offer a tool, it has a further argument with their identities. If they describe it differently, each has
+      its own, with the name ``owner__tool``.
+    - Names, keys and schemas are those of ``Assistant.model_tools``, which no model's API refuses.
+    - A tool whose name another tool of the agent has is left out.
     - If the user interrupts the speech in which a tool was called, that is a barge-in. The result of a tool that goes on is
       inserted into the chat when it arrives.
     - Calls belong to the session: they go on when another agent takes over, and it gets their results.
@@ -69,7 +63,7 @@ class RoomToolset(AsyncToolset):
         self._assistant = assistant
         self._session = session
         self._report_progress = report_progress
-        self._made: dict[str, tuple[object, _RawTool | None]] = {}
+        self._made: dict[str, tuple[object, _RawTool]] = {}
         self._is_listing = False
         self._turns: weakref.WeakKeyDictionary[SpeechHandle, Turn] = weakref.WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,22 +82,16 @@ class RoomToolset(AsyncToolset):
             taken = self._taken()
         finally:
             self._is_listing = False
-        offers: dict[str, list[OfferedTool]] = {}
-        for offer in self._assistant.tools():
-            offers.setdefault(offer.tool.name, []).append(offer)
         is_realtime = self._is_realtime()
-        made: dict[str, tuple[object, _RawTool | None]] = {}
+        made: dict[str, tuple[object, _RawTool]] = {}
         shown: list[llm.Tool | llm.Toolset] = []
-        # First those whose names need no change: `pay.bill` must not take that of `pay_bill`.
-        for name, found in sorted(offers.items(), key=lambda offer: _shown(offer[0]) != offer[0]):
-            key = (found, is_realtime)
+        for found in self._assistant.model_tools():
+            key, name = (found, is_realtime), found.name
             before = self._made.get(name)
             # A tool that has not changed stays the same object, by which the framework recognizes it.
-            made[name] = before if before is not None and before[0] == key else (key, self._make(name, found, is_realtime))
-            tool = made[name][1]
-            if tool is not None and _shown(name) not in taken and not _shown(name).startswith(_FRAMEWORK):
-                taken.add(_shown(name))
-                shown.append(tool)
+            made[name] = before if before is not None and before[0] == key else (key, self._make(found, is_realtime))
+            if name not in taken and not name.startswith(_FRAMEWORK):
+                shown.append(made[name][1])
         self._made = made
         return shown
 
@@ -162,13 +150,10 @@ class RoomToolset(AsyncToolset):
         rooms = [tool for it in before if isinstance(it, RoomToolset) for tool in it.tools]
         return {*llm.ToolContext(others).function_tools, *llm.ToolContext(rooms).function_tools}
 
-    def _make(self, name: str, offers: list[OfferedTool], is_realtime: bool) -> _RawTool | None:
-        try:
-            description, schema, owner = _describe(offers)
-        except Exception:
-            logger.warning('the tool "%s" is left out: its schema cannot be read', name, exc_info=True)
-            return None
-        raw: JsonObject = {"name": _shown(name), "description": description, "parameters": schema}
+    def _make(self, found: ModelTool, is_realtime: bool) -> _RawTool:
+        name = found.name
+        schema, owner = _with_owner(found)
+        raw: JsonObject = {"name": name, "description": found.description, "parameters": schema}
         if not is_realtime:
             # OpenAI's Responses API takes each schema for a strict one unless it says that it is not. Its realtime API knows no such field.
             raw["strict"] = False
@@ -214,6 +199,7 @@ class RoomToolset(AsyncToolset):
                 name,
                 arguments,
                 to=to if isinstance(to, str) else None,
+                model=True,
                 on_progress=report if self._report_progress else None,
             )
         )
@@ -236,7 +222,7 @@ class RoomToolset(AsyncToolset):
 
     def _choose_owner(self, name: str, error: Ambiguous) -> str:
         """Says which clients offer a tool, by the argument that the model has."""
-        _, _, owner = _describe([offer for offer in self._assistant.tools() if offer.tool.name == name])
+        owner = next((_with_owner(it)[1] for it in self._assistant.model_tools() if it.name == name), None)
         owners = ", ".join(json.dumps(it, ensure_ascii=False) for it in error.owners)
         what = "call it again" if owner is None else f"name one of them in the argument `{owner}`"
         return f"several clients offer it: {owners}; {what}. Nothing ran."
@@ -267,7 +253,8 @@ class RoomToolset(AsyncToolset):
         late = [] if current is None else self._assistant.late_results()
         if current is None or not late:
             return
-        items = [item for it in late for item in _late_items(it.call, it.tool, it.value, it.error)]
+        tools = self._assistant.model_tools()
+        items = [item for it in late for item in _late_items(it.call, _name_of(it, tools), it.value, it.error)]
         for agent in {current, *filter(_is_running, self._promised)}:
             await _insert(agent, items)
 
@@ -306,43 +293,23 @@ def _is_running(agent: Agent) -> bool:
         return False
 
 
-def _shown(name: str) -> str:
-    """The name of a tool for a model. Gemini wants a letter or ``_`` first."""
-    shown = _NAME.sub("_", name)
-    return shown if shown[:1].isalpha() or shown.startswith("_") else f"_{shown}"[:MAX_TOOL_NAME]
+def _name_of(late: Late, tools: list[ModelTool]) -> str:
+    """The name of a tool for a model, also of one that is gone."""
+    names = (it.name for it in tools if it.tool == late.tool and (late.owner is None or late.owner in it.owners))
+    return next(names, late.tool.replace(".", "__"))
 
 
-def _describe(offers: list[OfferedTool]) -> tuple[str, JsonObject, str | None]:
-    """The description and parameters of a tool, and the parameter that names its owner if there are several.
-
-    If the owners describe it differently, the parameters are those of all: one that not all need is not required, and the
-    description says what each owner does and takes.
-    """
-    schemas = [for_models(offer.tool.parameters) for offer in offers]
-    if not offers:
-        return "", {"type": "object", "properties": {}}, None
-    description, schema = offers[0].tool.description, schemas[0]
-    if len(offers) == 1:
-        return description, schema, None
-    if any(it != schema for it in schemas) or any(it.tool.description != description for it in offers):
-        lines = [f"- {json.dumps(it.owner, ensure_ascii=False)}: {_in_words(it.tool.description, of)}" for it, of in zip(offers, schemas)]
-        description, schema = "\n".join(["What it does depends on its owner:", *sorted(lines)]), merge(schemas)
+def _with_owner(tool: ModelTool) -> tuple[JsonObject, str | None]:
+    """The parameters of a tool, and the parameter that names its owner if there are several."""
+    schema = tool.parameters
+    if len(tool.owners) < 2:
+        return schema, None
     owner = "owner"
     while owner in schema["properties"]:
         owner += "_"
-    about = {
-        "type": "string",
-        "enum": sorted(offer.owner for offer in offers),
-        "description": "The participant that runs the tool",
-    }
+    about = {"type": "string", "enum": sorted(tool.owners), "description": "The participant that runs the tool"}
     properties, required = {**schema["properties"], owner: about}, [*schema.get("required", ()), owner]
-    return description, {**schema, "properties": properties, "required": required}, owner
-
-
-def _in_words(description: str, schema: JsonObject) -> str:
-    required = schema.get("required", ())
-    names = [f"`{name}`" if name in required else f"`{name}` (optional)" for name in schema["properties"]]
-    return f"{description} Arguments: {', '.join(names) or 'none'}."
+    return {**schema, "properties": properties, "required": required}, owner
 
 
 async def _insert(agent: Agent, items: list[llm.ChatItem]) -> None:
@@ -351,8 +318,8 @@ async def _insert(agent: Agent, items: list[llm.ChatItem]) -> None:
     await agent.update_chat_ctx(chat, exclude_invalid_function_calls=False)
 
 
-def _late_items(call: str, tool: str, value: Any, error: CallError | None) -> list[llm.ChatItem]:
-    call_id, name = f"{call}_late", _shown(tool)
+def _late_items(call: str, name: str, value: Any, error: CallError | None) -> list[llm.ChatItem]:
+    call_id = f"{call}_late"
     output = str(ToolFailed(error)) if error is not None else json.dumps(value, ensure_ascii=False)
     return [
         llm.FunctionCall(call_id=call_id, name=name, arguments="{}"),

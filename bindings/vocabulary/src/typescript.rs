@@ -34,6 +34,7 @@ const TYPES: &[(&str, &str)] = &[
     ("StreamInfo", "StreamInfo"),
     ("Candidate", "Candidate"),
     ("LeftOut", "LeftOut"),
+    ("ModelTool", "ModelTool"),
     ("OfferedTool", "Offer"),
     ("LateResult", "LateResult"),
 ];

@@ -3,11 +3,11 @@
 use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use agent_air_runtime::controller::{Executable, ToolContext as AirContext, ToolType};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use toolbridge::{
     Tool, ToolContext, ToolResult, ToolSource, Value,
     adapter::agent_air::Document,
-    tools::{NameMap, NameRules},
+    tools::{ModelTool, NameMap, NameRules},
 };
 
 /// How long a call may take. The runtime has no limit of its own.
@@ -19,6 +19,8 @@ pub struct BridgeTool<S> {
     tool: Tool,
     /// The name for the model, which allows no dots.
     name: String,
+    /// It in the form that model APIs accept.
+    fitted: ModelTool,
     schema: String,
 }
 
@@ -30,9 +32,9 @@ impl<S: ToolSource> BridgeTool<S> {
         let names = NameMap::new(NameRules::Model, tools.iter().map(|tool| tool.name().as_str()));
         let bridge = |tool: Tool| {
             let name = names.converted(tool.name().as_str())?.to_owned();
-            let schema =
-                tool.input_schema().cloned().unwrap_or_else(|| json!({"type": "object"})).to_string();
-            Some(Self { source: Arc::clone(&source), tool, name, schema })
+            let fitted = ModelTool::new(&tool).ok()?; // one that accepts no object is left out
+            let schema = fitted.schema().to_string();
+            Some(Self { source: Arc::clone(&source), tool, name, fitted, schema })
         };
         tools.into_iter().filter_map(bridge).collect()
     }
@@ -44,7 +46,7 @@ impl<S: ToolSource> Executable for BridgeTool<S> {
     }
 
     fn description(&self) -> &str {
-        self.tool.description()
+        self.fitted.description()
     }
 
     fn input_schema(&self) -> &str {
@@ -62,8 +64,8 @@ impl<S: ToolSource> Executable for BridgeTool<S> {
         input: HashMap<String, Json>,
     ) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send>> {
         let (source, name) = (Arc::clone(&self.source), self.tool.name().clone());
+        let arguments = self.fitted.arguments(Value::from(Json::Object(input.into_iter().collect())));
         Box::pin(async move {
-            let arguments = Value::from(Json::Object(input.into_iter().collect()));
             let context = ToolContext::new("agent-air", LIMIT);
             match source.execute(&name, arguments, context).await {
                 Ok(value) => Ok(Document::of_result(&ToolResult::of(&value), false).output().to_owned()),

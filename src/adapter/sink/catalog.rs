@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     ToolName,
     adapter::filter::Filter,
-    tools::{NameMap, NameRules, Offer},
+    tools::{ModelTool, NameMap, NameRules, Offer},
 };
 
 /// Returns whether a tool is offered. A pattern applies to the tool's own name and to the name that a host sees if no other
@@ -24,15 +24,31 @@ fn shown(name: &str) -> String {
 /// The tools that a host can call, by the names that it sees.
 pub(in crate::adapter) struct Catalog(BTreeMap<String, OwnedTool>);
 
-/// A tool and its owner.
-pub(in crate::adapter) type OwnedTool = Arc<Offer>;
+/// A tool with its owner, and in the form that models accept.
+#[derive(Debug)]
+pub(in crate::adapter) struct Listed {
+    pub(in crate::adapter) offer: Offer,
+    pub(in crate::adapter) fitted: ModelTool,
+}
+
+impl Listed {
+    /// Makes a tool fit. One that no model can call is left out.
+    pub(in crate::adapter) fn new(offer: Offer) -> Option<Self> {
+        let fitted = ModelTool::new(&offer.tool).map_err(|why| {
+            tracing::warn!(owner = %offer.owner, %why, "a tool is left out");
+        });
+        Some(Self { fitted: fitted.ok()?, offer })
+    }
+}
+
+pub(in crate::adapter) type OwnedTool = Arc<Listed>;
 
 impl Catalog {
     pub(in crate::adapter) fn new(mut offers: BTreeMap<ToolName, Offer>, filter: &Filter) -> Self {
         offers.retain(|_, offer| is_offered(offer, filter));
         let names = NameMap::new(NameRules::Model, offers.keys().map(ToolName::as_str));
         let named = |(name, offer): (ToolName, Offer)| {
-            Some((names.converted(name.as_str())?.to_owned(), offer.into()))
+            Some((names.converted(name.as_str())?.to_owned(), Listed::new(offer)?.into()))
         };
         Self(offers.into_iter().filter_map(named).collect())
     }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::catalog::{Catalog, OwnedTool};
+use super::catalog::{Catalog, Listed, OwnedTool};
 use crate::{
     Assistant, Call, Identity, Role, ToolSource as _, Value, adapter::filter::Filter, tools::ByOwner,
     transport::Participant,
@@ -98,11 +98,12 @@ impl Room {
         catalog.get(name).cloned().or_else(known)
     }
 
-    /// Starts a call of a tool at its owner.
+    /// Starts a model's call of a tool at its owner.
     pub(in crate::adapter) fn call(&self, entry: &OwnedTool, arguments: Value) -> Call {
-        let mut builder = self.assistant.call(entry.tool.name().as_str(), arguments);
-        if entry.owner != *self.assistant.identity() {
-            builder = builder.to(entry.owner.clone());
+        let Listed { offer, fitted } = &**entry;
+        let mut builder = self.assistant.call(offer.tool.name().as_str(), fitted.arguments(arguments));
+        if !offer.is_local {
+            builder = builder.to(offer.owner.clone());
         }
         builder.start()
     }

@@ -7,14 +7,17 @@
 //! A tool's output is data, but a model may take it for an instruction. Therefore it is enclosed in a JSON map that
 //! names the tool and the participant that ran it; the tool's own text is inside as JSON and cannot end the map.
 
-use std::{collections::BTreeSet, future::Future};
+use std::future::Future;
 
 use serde_json::{Value as Json, json};
 
 use crate::{
     protocol::session::LateResult,
     runtime::participant::{Assistant, CallBuilder, Turn},
-    tool::{CallError, ErrorCode, NameMap, NameRules, NotOffered, Offer, ToolError, ToolName, ToolResult},
+    tool::{
+        CallError, ErrorCode, ModelTool, Offer, ToolError, ToolName, ToolResult,
+        model::{ModelCall, by_owner, model_names},
+    },
     transport::Identity,
     value::{self, Value},
 };
@@ -76,31 +79,29 @@ mod sealed {
     impl Sealed for super::Assistant {}
 }
 
-/// Returns the available tools in the form of a chat request's `tools`. A tool that several clients offer is listed
-/// once.
+/// Returns the available tools in the form of a chat request's `tools`, sorted by name.
 ///
-/// Model APIs allow no dot in a name: [`NameMap`] converts the names, and [`answer`] converts them back.
+/// Each is in the form that all model APIs accept ([`ModelTool`]), and [`answer`] converts names and keys back. A tool that
+/// several clients describe equally is listed once; if they describe it differently, each is listed as `owner__tool`. A
+/// tool that no model can call is left out, with a warning in the log.
 pub fn definitions(offers: &[Offer]) -> Vec<Json> {
-    let names = model_names(offers);
-    let mut seen = BTreeSet::new();
-    let mut tools = Vec::new();
-    for offer in offers {
-        let name = names.converted(offer.tool.name().as_str());
-        if !seen.insert(name) {
-            continue;
-        }
-        let any = || json!({"type": "object"});
-        let parameters = offer.tool.input_schema().cloned().unwrap_or_else(any);
-        tools.push(json!({
+    let listed = by_owner(offers.to_vec(), true);
+    let names = model_names(&listed);
+    let definition = |(name, offer): (&ToolName, &Offer)| {
+        let fitted = ModelTool::new(&offer.tool).map_err(|why| {
+            tracing::warn!(owner = %offer.owner, %why, "a tool is left out");
+        });
+        let fitted = fitted.ok()?;
+        Some(json!({
             "type": "function",
             "function": {
-                "name": name,
-                "description": offer.tool.description(),
-                "parameters": parameters,
+                "name": names.converted(name.as_str())?,
+                "description": fitted.description(),
+                "parameters": fitted.schema(),
             },
-        }));
-    }
-    tools
+        }))
+    };
+    listed.iter().filter_map(definition).collect()
 }
 
 /// The answer to one entry of a reply's `tool_calls`.
@@ -135,19 +136,16 @@ pub fn answer(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = An
     let id = tool_call["id"].clone();
     let function = &tool_call["function"];
     let name = function["name"].as_str().unwrap_or_default();
-    let names = model_names(&caller.tools());
-    let known = names.original(name);
-    // A model must not prompt a person in the assistant's name: prompts that it invents are refused.
-    let made_up = known.is_none() && ToolName::PROMPTS.contains(&name);
-    let name = known.unwrap_or(name).to_owned();
-    let started = arguments(&function["arguments"]).and_then(|body| match made_up {
-        true => Err(CallError::unknown_tool(&name, NotOffered::NotAName).into()),
-        false => Ok(caller.call(&name, body).start()),
+    let started = arguments(&function["arguments"]).map_err(CallError::Tool).and_then(|body| {
+        let ModelCall { tool, to, arguments } = ModelCall::read(caller.tools(), name, body)?;
+        let call = caller.call(&tool, arguments);
+        Ok((tool, to.into_iter().fold(call, CallBuilder::to).start()))
     });
+    let name = name.to_owned();
     async move {
-        let (result, owner) = match started {
-            Ok(mut call) => ((&mut call).await, call.owner()),
-            Err(error) => (Err(CallError::Tool(error)), None),
+        let (name, result, owner) = match started {
+            Ok((tool, mut call)) => (tool, (&mut call).await, call.owner()),
+            Err(error) => (name, Err(error), None),
         };
         answer_of(&id, &name, owner.as_ref(), &result)
     }
@@ -298,10 +296,6 @@ fn arguments(written: &Json) -> Result<Value, ToolError> {
         }
         map => Ok(Value::from(map.clone())),
     }
-}
-
-fn model_names(offers: &[Offer]) -> NameMap {
-    NameMap::new(NameRules::Model, offers.iter().map(|offer| offer.tool.name().as_str()))
 }
 
 #[cfg(test)]

@@ -290,6 +290,7 @@ impl Session {
             id: Id::of_number(id),
             tool: request.tool.clone(),
             arguments: json(&request.arguments),
+            model: false,
             to: request.owner.as_ref().map(|owner| owner.as_str().to_owned()),
             timeout: request.timeout.map(millis),
             owner_wait: request.owner_wait.map(millis),

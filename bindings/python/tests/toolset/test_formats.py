@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pydantic
 import pytest
 from memory import Ends, FakeRoom, Memory, in_loop
@@ -13,7 +11,6 @@ from toolbridge import Assistant, Client, tool
 pytest.importorskip("livekit.agents")
 
 from livekit.agents import Agent, AgentSession, llm
-from toolbridge._model_schema import for_models, merge
 
 TREE = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}}
 
@@ -44,6 +41,7 @@ DIFFICULT = {
     "required but not there": {"type": "object", "properties": {}, "required": ["a"]},
     "wrong values": {"type": "string", "minLength": "one", "pattern": 1, "description": 5, "title": None},
     "wrong structure": {"type": "object", "properties": [], "required": "a"},
+    "key": {"type": "object", "properties": {"$filter": {"type": "string"}, "größe": {"type": "number"}}, "required": ["größe"]},
 }
 
 #: Schemas of all arguments that some API refuses.
@@ -119,51 +117,6 @@ async def test_all_tools_are_converted_for_gemini() -> None:
                 types.FunctionDeclaration.model_validate(it)
 
 
-def schemas_in(schema, place="it"):
-    yield place, schema
-    for name, item in schema.get("properties", {}).items():
-        yield from schemas_in(item, f"{place}.{name}")
-    for name in ("items", "additionalProperties"):
-        if isinstance(schema.get(name), dict):
-            yield from schemas_in(schema[name], f"{place}.{name}")
-    for item in schema.get("anyOf", ()):
-        yield from schemas_in(item, f"{place}.anyOf")
-
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_schema_has_only_what_all_apis_accept(name: str) -> None:
-    loose = for_models(SCHEMAS[name])
-    assert loose["type"] == "object" and isinstance(loose["properties"], dict)
-    assert not {"anyOf", "oneOf", "allOf", "enum", "not"} & set(loose)
-    for place, schema in schemas_in(loose):
-        assert not {"$ref", "$defs", "definitions", "oneOf", "allOf", "const", "prefixItems", "not", "if"} & set(schema), place
-        assert isinstance(schema.get("type", ""), str), place
-        assert all(isinstance(it, str) for it in schema.get("enum", ())), place
-        assert schema.get("type") != "array" or isinstance(schema["items"], dict), place
-        assert set(schema.get("required", ())) <= set(schema.get("properties", {})), place
-    assert for_models(loose) == loose
-
-
-def test_loosened_schema_says_what_it_cannot_express() -> None:
-    given = {name: for_models(arguments(it))["properties"]["given"] for name, it in DIFFICULT.items()}
-    assert given["nullable"] == {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "A text"}
-    assert given["numbers"] == {"type": "integer", "description": "One of 1, 2."}
-    assert given["mixed values"]["description"] == 'One of true, "auto".'
-    assert given["all of"] == {"type": "string", "enum": ["red"], "description": "Of the lamp"}
-    assert given["unknown keywords"] == {"type": "string", "description": "Format: date."}
-    assert given["old reference"] == {"type": "string"}
-    assert given["recursive"]["properties"]["children"] == {"type": "array", "items": {"type": "object"}}
-    union = for_models(DIFFICULT_TOPS["union"])
-    assert union["properties"]["a"] == {"anyOf": [{"type": "string"}, {"type": "integer"}]}
-    assert union["required"] == ["a"]
-
-
-def test_references_that_double_at_each_level_end() -> None:
-    both = {f"D{at}": {"type": "object", "properties": {it: {"$ref": f"#/$defs/D{at + 1}"} for it in "ab"}} for at in range(60)}
-    loose = for_models({"type": "object", "properties": {"it": {"$ref": "#/$defs/D0"}}, "$defs": both})
-    assert len(json.dumps(loose)) < 1_000_000
-
-
 class TwoClients:
     """An assistant, and two clients that offer a tool of the same name."""
 
@@ -187,7 +140,7 @@ class TwoClients:
 
 
 @in_loop
-async def test_tool_that_clients_describe_differently_shows_what_each_takes() -> None:
+async def test_tools_that_clients_describe_differently_are_both_shown() -> None:
     async def on_phone(on: bool, level: int = 1) -> str:
         """Switches the torch."""
         return f"torch {on}"
@@ -197,13 +150,14 @@ async def test_tool_that_clients_describe_differently_shows_what_each_takes() ->
         return f"lamp {level} {room}"
 
     async with TwoClients(tool(name="lamp")(on_phone), tool(name="lamp")(on_tv)) as ends:
-        (shown,) = ends.bot.toolset().tools
-        parameters, description = shown.info.raw_schema["parameters"], shown.info.raw_schema["description"]
-        assert set(parameters["properties"]) == {"on", "level", "room", "owner"}
-        assert parameters["required"] == ["owner"]
-        assert [it["type"] for it in parameters["properties"]["level"]["anyOf"]] == ["integer", "string"]
-        assert '- "phone": Switches the torch. Arguments: `on`, `level` (optional).' in description
-        assert '- "tv": Dims a lamp. Arguments: `level`, `room`.' in description
+        shown = {it.info.name: it.info.raw_schema for it in ends.bot.toolset().tools}
+        assert [(it["description"], set(it["parameters"]["properties"])) for it in shown.values()] == [
+            ("Switches the torch.", {"on", "level"}),
+            ("Dims a lamp.", {"level", "room"}),
+        ]
+        assert list(shown) == ["phone__lamp", "tv__lamp"]
+        called = await ends.bot.call("tv__lamp", {"level": "low", "room": "hall"}, model=True)
+        assert called == {"value": "lamp low hall"}
 
 
 @in_loop
@@ -216,12 +170,6 @@ async def test_tool_that_clients_describe_equally_shows_one_schema() -> None:
         (shown,) = ends.bot.toolset().tools
         assert shown.info.raw_schema["description"] == "Switches the lamp."
         assert shown.info.raw_schema["parameters"]["required"] == ["on", "owner"]
-
-
-def test_merged_schema_requires_what_all_require() -> None:
-    first = {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a", "b"]}
-    second = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
-    assert merge([first, second]) == {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"]}
 
 
 class Realtime(llm.RealtimeModel):
@@ -252,4 +200,19 @@ async def test_realtime_model_is_given_no_strict() -> None:
 async def test_name_begins_as_gemini_wants_it() -> None:
     async with Ends([tool(name="3d.view", description="Shows it")(lambda: None)]) as ends:
         (shown,) = ends.bot.toolset().tools
-        assert shown.info.name == "_3d_view"
+        assert shown.info.name == "_3d__view"
+
+
+@in_loop
+async def test_tool_gets_its_own_keys() -> None:
+    def measure(arguments):
+        return arguments
+
+    schema = {"type": "object", "properties": {"größe": {"type": "number"}, "in": {"type": "object", "properties": {"$filter": {}}}}}
+    async with Ends([tool(name="measure", description="Measures", schema=schema)(measure)]) as ends:
+        (shown,) = ends.bot.model_tools()
+        assert list(shown.parameters["properties"]) == ["gr__e", "in"]
+        assert shown.owners == ["phone"]
+        fitted = {"gr__e": 1, "in": {"_filter": "a"}}
+        assert await ends.bot.call("measure", fitted, model=True) == {"größe": 1, "in": {"$filter": "a"}}
+        assert await ends.bot.call("measure", {"gr__e": 1}) == {"gr__e": 1}

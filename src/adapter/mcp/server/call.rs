@@ -44,7 +44,7 @@ pub(super) async fn call(
     };
     let reporter = Reporter::new(&context, closed);
     match run(shared, &entry, request.arguments, &context.ct, reporter).await {
-        Ok(value) if promises_data(&entry.tool) => written(result::of_promised(&value)),
+        Ok(value) if promises_data(&entry.offer.tool) => written(result::of_promised(&value)),
         Ok(value) => written(result::of_value(&value)),
         Err(error @ CallError::UnknownTool { .. }) => Err(unknown(&error.to_string())),
         Err(error) => written(of_error(&request.name, &error)),

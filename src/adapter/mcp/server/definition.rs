@@ -5,18 +5,18 @@ use std::sync::Arc;
 use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
 use serde_json::{Value as Json, json};
 
-use crate::{adapter::sink::Catalog, tools::Offer};
+use crate::adapter::sink::{Catalog, Listed};
 
 /// Returns the definitions, sorted by name.
 pub(super) fn definitions(catalog: &Catalog) -> Vec<Tool> {
-    catalog.entries().map(|(name, offer)| definition(name, offer)).collect()
+    catalog.entries().map(|(name, entry)| definition(name, entry)).collect()
 }
 
 /// Returns the definition of a tool under this name.
-pub(super) fn definition(name: &str, offer: &Offer) -> Tool {
+pub(super) fn definition(name: &str, Listed { offer, fitted }: &Listed) -> Tool {
     let tool = &offer.tool;
-    let mut listed =
-        Tool::new(name.to_owned(), tool.description().to_owned(), input_schema(tool.input_schema()));
+    let schema = fitted.schema().as_object().cloned().unwrap_or_default();
+    let mut listed = Tool::new(name.to_owned(), fitted.description().to_owned(), schema);
     listed.title = tool.title().map(str::to_owned);
     listed.output_schema = output_schema(tool).cloned().map(Arc::new);
     listed.annotations = annotations(tool);
@@ -45,26 +45,16 @@ fn output_schema(tool: &crate::Tool) -> Option<&JsonObject> {
     tool.output_schema().and_then(Json::as_object).filter(|it| it.get("type") == Some(&json!("object")))
 }
 
-/// Returns the schema as it was registered. MCP demands that it is an object whose type is `object`.
-fn input_schema(schema: Option<&Json>) -> JsonObject {
-    let mut schema = schema.and_then(Json::as_object).cloned().unwrap_or_default();
-    if schema.get("type") != Some(&json!("object")) {
-        schema.insert("type".to_owned(), json!("object"));
-    }
-    schema
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Tool, ToolOptions, tools::ToolHints};
+    use crate::{
+        Tool, ToolOptions,
+        tools::{Offer, ToolHints},
+    };
 
-    #[test]
-    fn schema_without_a_type_is_shown_as_an_object() {
-        assert_eq!(Json::Object(input_schema(None)), json!({"type": "object"}));
-        assert_eq!(Json::Object(input_schema(Some(&json!(true)))), json!({"type": "object"}));
-        let schema = json!({"type": "object", "properties": {"n": {"$ref": "https://unknown.example/n"}}});
-        assert_eq!(Json::Object(input_schema(Some(&schema))), schema);
+    fn listed(tool: Tool) -> rmcp::model::Tool {
+        definition("t", &Listed::new(Offer::new(tool, "phone".into())).unwrap())
     }
 
     #[test]
@@ -72,7 +62,7 @@ mod tests {
         let tool = |schema| {
             Tool::new("t".parse().unwrap(), "").with_output_schema(schema).options(ToolOptions::destructive())
         };
-        let shown = |schema| definition("t", &Offer::new(tool(schema), "phone".into()));
+        let shown = |schema| listed(tool(schema));
         assert!(shown(json!({"type": "number"})).output_schema.is_none());
         assert!(shown(json!({"type": "object"})).output_schema.is_some());
     }
@@ -83,7 +73,7 @@ mod tests {
         (hints.destructive, hints.open_world) = (Some(false), Some(false));
         let tool = Tool::new("t".parse().unwrap(), "").with_hints(hints);
         let tool = tool.with_short_title("T").with_meta(json!({"example.com/a": 1}));
-        let shown = serde_json::to_value(definition("t", &Offer::new(tool, "phone".into()))).unwrap();
+        let shown = serde_json::to_value(listed(tool)).unwrap();
         let annotations = json!({"title": "T", "destructiveHint": false, "openWorldHint": false});
         assert_eq!((&shown["annotations"], &shown["_meta"]), (&annotations, &json!({"example.com/a": 1})));
     }
@@ -92,8 +82,7 @@ mod tests {
     fn only_hints_that_are_known_are_shown() {
         let shown = |options: ToolOptions| {
             let tool = Tool::new("t".parse().unwrap(), "").options(options);
-            let listed = definition("t", &Offer::new(tool, "phone".into()));
-            serde_json::to_value(listed).unwrap()["annotations"].take()
+            serde_json::to_value(listed(tool)).unwrap()["annotations"].take()
         };
         assert_eq!(shown(ToolOptions::default()), json!(null));
         assert_eq!(shown(ToolOptions::destructive()), json!({"destructiveHint": true}));

@@ -4,28 +4,24 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     Tool,
-    adapter::sink::Catalog,
-    tools::{DEFAULT_TIMEOUT, Offer},
+    adapter::sink::{Catalog, Listed},
+    tools::DEFAULT_TIMEOUT,
 };
 
 /// Returns the manifest, or `None` if there is no tool: a toolset has at least one.
 ///
 /// Source: <https://infinity.hydro.run/docs/rap/spec/toolset>.
 pub(super) fn manifest(name: &str, endpoint: &str, catalog: &Catalog) -> Option<Json> {
-    let tools: Vec<Json> = catalog.entries().map(|(name, offer)| definition(name, offer)).collect();
+    let tools: Vec<Json> = catalog.entries().map(|(name, entry)| definition(name, entry)).collect();
     let description = "Tools of the apps that are connected to a LiveKit room.";
     (!tools.is_empty())
         .then(|| json!({"name": name, "description": description, "endpoint": endpoint, "tools": tools}))
 }
 
-fn definition(name: &str, offer: &Offer) -> Json {
-    let tool = &offer.tool;
-    let description =
-        Some(tool.description()).filter(|it| !it.is_empty()).or_else(|| tool.title()).unwrap_or(name);
-    let mut definition = json!({
-        "name": name, "description": description, "inputSchema": input_schema(tool.input_schema()),
-    });
-    let annotations = annotations(tool);
+fn definition(name: &str, Listed { offer, fitted }: &Listed) -> Json {
+    let mut definition =
+        json!({"name": name, "description": fitted.description(), "inputSchema": fitted.schema()});
+    let annotations = annotations(&offer.tool);
     if !annotations.is_empty() {
         definition["annotations"] = annotations.into();
     }
@@ -47,25 +43,16 @@ fn annotations(tool: &Tool) -> Map<String, Json> {
     hints.into_iter().filter_map(|(hint, is_so)| Some((hint.to_owned(), is_so?.into()))).collect()
 }
 
-/// Returns the schema as it was registered. Arguments are always an object.
-fn input_schema(schema: Option<&Json>) -> Json {
-    match schema {
-        Some(schema @ Json::Object(fields)) if fields.get("type") == Some(&json!("object")) => schema.clone(),
-        Some(Json::Object(fields)) => {
-            let mut fields = fields.clone();
-            fields.insert("type".to_owned(), "object".into());
-            fields.into()
-        }
-        _ => json!({"type": "object"}),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeMap, time::Duration};
 
     use super::*;
-    use crate::{ToolOptions, adapter::filter::Filter, tools::ToolHints};
+    use crate::{
+        ToolOptions,
+        adapter::filter::Filter,
+        tools::{Offer, ToolHints},
+    };
 
     fn tool(name: &str, options: ToolOptions) -> Tool {
         Tool::new(name.parse().unwrap(), "what it does").options(options)
@@ -81,9 +68,9 @@ mod tests {
             "name": "home", "description": "Tools of the apps that are connected to a LiveKit room.",
             "endpoint": "http://h/invoke",
             "tools": [
-                {"name": "fs__read", "description": "what it does", "inputSchema": {"type": "object"},
+                {"name": "fs__read", "description": "what it does", "inputSchema": {"type": "object", "properties": {}},
                  "annotations": {"readOnly": true}},
-                {"name": "ring", "description": "what it does", "inputSchema": {"type": "object"}},
+                {"name": "ring", "description": "what it does", "inputSchema": {"type": "object", "properties": {}}},
             ],
         });
         assert_eq!(manifest("home", "http://h/invoke", &catalog), Some(expected));
@@ -109,18 +96,8 @@ mod tests {
     }
 
     #[test]
-    fn schema_is_listed_as_it_was_registered() {
-        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "x-own": [1]});
-        assert_eq!(input_schema(Some(&schema)), schema);
-        assert_eq!(
-            input_schema(Some(&json!({"minProperties": 1}))),
-            json!({"minProperties": 1, "type": "object"})
-        );
-        assert_eq!(input_schema(Some(&json!(true))), json!({"type": "object"}));
-        let output = tool("t", ToolOptions::default()).with_output_schema(json!({"type": "object"}));
-        assert_eq!(
-            definition("t", &Offer::new(output, "phone".into()))["annotations"],
-            json!({"x-structured": true})
-        );
+    fn tool_with_an_output_schema_is_structured() {
+        let tool = tool("t", ToolOptions::default()).with_output_schema(json!({"type": "object"}));
+        assert_eq!(Json::from(annotations(&tool)), json!({"x-structured": true}));
     }
 }

@@ -21,13 +21,24 @@ pub(super) enum Command {
     Refused(Id, CallError),
     /// Asks for the tools.
     Tools,
+    /// Asks for the tools in the form for models.
+    ModelTools,
     /// Takes back what was allowed for always.
     ForgetPermissions,
 }
 
 /// The names of the commands, as in the `hello` line.
-pub(super) const COMMANDS: &[&str] =
-    &["call", "cancel", "barge_in", "turn_end", "tools", "listen", "forget_permissions", "close"];
+pub(super) const COMMANDS: &[&str] = &[
+    "call",
+    "cancel",
+    "barge_in",
+    "turn_end",
+    "tools",
+    "model_tools",
+    "listen",
+    "forget_permissions",
+    "close",
+];
 
 /// The error code of a command that is malformed, as opposed to a tool's `invalid_parameters`.
 pub(super) const BAD_COMMAND: &str = "bad_command";
@@ -92,8 +103,11 @@ fn read(text: &str) -> Result<Command, Malformed> {
     if !COMMANDS.contains(&&*name) {
         return Err(unknown());
     }
-    let command = if let Some(Query::Tools {}) = Query::read_fields(&name, &mut fields) {
+    let query = Query::read_fields(&name, &mut fields);
+    let command = if let Some(Query::Tools {}) = query {
         Command::Tools
+    } else if let Some(Query::ModelTools {}) = query {
+        Command::ModelTools
     } else if LineCommand::read_fields(&name, &mut fields).is_some() {
         Command::ForgetPermissions
     } else {
@@ -123,8 +137,17 @@ mod tests {
     fn call_with_all_keys_is_parsed() {
         let text = r#"{"type":"call","id":18446744073709551615,"tool":"t","to":"phone","timeoutMs":5000,
             "ownerWaitMs":0,"arguments":{"n":[1.0,{"$bin":"AAEC"}]},"meta":{"a":{"$float":"NaN"}},"turn":"x"}"#;
-        let Ok(Command::Input(Input::Call { id, tool, to, timeout, owner_wait, arguments, meta, turn })) =
-            parse(text)
+        let Ok(Command::Input(Input::Call {
+            id,
+            tool,
+            to,
+            timeout,
+            owner_wait,
+            arguments,
+            meta,
+            turn,
+            model: false,
+        })) = parse(text)
         else {
             panic!("{:?}", parse(text))
         };

@@ -22,8 +22,10 @@ use toolbridge::{
     tools::Offer,
     transport::Peer,
     vocabulary::{
-        self, Id, Input, Known, Line, LineEvent, LineLimits, OfferedTool, Output, Reply, clock::duration,
-        from_core::tool_names, to_core::body,
+        self, Id, Input, Known, Line, LineEvent, LineLimits, OfferedTool, Output, Reply,
+        clock::duration,
+        from_core::{model_tools, tool_names},
+        to_core::{body, of_model},
     },
 };
 
@@ -241,6 +243,7 @@ impl<'a> Conversation<'a> {
                 let tools = offers.iter().map(|offer| OfferedTool::from_core(offer, Some(local))).collect();
                 Ok(Next::Say(Reply::Tools { tools }.to_json()))
             }
+            Ok(Command::ModelTools) => Ok(Next::Say(model_tools(&self.assistant.tools()).to_json())),
             Ok(Command::ForgetPermissions) => {
                 let event = LineEvent::PermissionsForgotten { count: acp::forget_permissions() as u64 };
                 Ok(Next::Say(Line::Event { event }.to_json()))
@@ -265,16 +268,26 @@ impl<'a> Conversation<'a> {
         };
         match input {
             Input::Call { id, .. } if self.open.contains_key(&id) => return Err(in_use(id)),
-            Input::Call { id, tool, arguments, to, timeout, owner_wait, meta, turn } => {
+            Input::Call { id, mut tool, arguments, model, to, timeout, owner_wait, meta, turn } => {
+                let offers = model.then(|| self.assistant.tools());
                 let turn = turn.map(|name| self.turn(name));
                 let values = body(&arguments).and_then(|arguments| {
                     let meta = meta.into_iter().map(|it| body(&it.value).map(|value| (it.name, value)));
                     Ok((arguments, meta.collect::<Result<Vec<_>, _>>()?))
                 });
-                let (arguments, meta) = match values {
+                let (mut arguments, meta) = match values {
                     Ok(values) => values,
                     Err(error) => return refuse(id, CallError::from(error)),
                 };
+                let mut to = to.map(Identity::from);
+                if let Some(offers) = offers {
+                    let owner;
+                    (tool, owner, arguments) = match of_model(offers, &tool, arguments) {
+                        Ok(meant) => meant,
+                        Err(error) => return refuse(id, error),
+                    };
+                    to = to.or(owner);
+                }
                 let mut asked = match turn {
                     Some(Named { has_ended: true, .. }) => return refuse(id, CallError::TurnOver),
                     Some(Named { turn, .. }) => turn.call(&tool, arguments),
@@ -535,7 +548,10 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use toolbridge::{BargeIn, Client, ToolContext, ToolError, ToolOptions, Value, memory::MemoryRoom};
+    use toolbridge::{
+        BargeIn, Client, Outcome, Tool, ToolContext, ToolError, ToolName, ToolOptions, ToolSource, Value,
+        memory::MemoryRoom,
+    };
 
     /// A controlling program and its assistant in an in-memory room.
     struct Driver {
@@ -834,6 +850,76 @@ mod tests {
         driver.until(json!({"event": "tools_changed", "owner": "phone", "tools": []})).await;
         let left = driver.until(json!({"event": "left"})).await;
         assert_eq!(left["peer"]["identity"], "phone");
+    }
+
+    /// The tools that model APIs refuse, and one that no model can call. They return their arguments.
+    struct Refused;
+
+    impl ToolSource for Refused {
+        fn list(&self) -> Vec<Tool> {
+            let properties =
+                json!({"größe": {"type": "number"}, "in": {"properties": {"$filter": {"type": "string"}}}});
+            let tool = |name: &str| Tool::new(name.parse().unwrap(), "Does it");
+            let object = |properties: Json| json!({"type": "object", "properties": properties});
+            let mut find = object(json!({"id": {"type": "integer"}}));
+            find["anyOf"] = json!([{"required": ["id"]}, {"required": ["name"]}]);
+            vec![
+                tool("no_arguments"),
+                tool("3d_print").schema(object(json!({"file": {"type": "string"}}))),
+                tool("find").schema(find),
+                tool("measure").schema(object(properties)),
+                tool("only_texts").schema(json!({"type": "string"})),
+            ]
+        }
+
+        async fn execute(&self, _: &ToolName, arguments: Value, _: ToolContext) -> Outcome {
+            Ok(arguments)
+        }
+
+        fn validates_arguments(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tools_that_model_apis_refuse_are_listed_in_a_form_that_fits() {
+        let room = MemoryRoom::new();
+        let client = Client::builder().assistant("brain").tools(std::sync::Arc::new(Refused));
+        let _phone = client.join_over(room.client("phone")).await.unwrap();
+        let mut driver = Driver::new(&room, 64).await;
+        driver.until(json!({"event": "ready"})).await;
+        driver.write(&json!({"type": "model_tools"})).await;
+        let listed = driver.until(json!({"type": "model_tools"})).await;
+        let shown = |tool: &Json| json!([tool["name"], tool["tool"], tool["inputSchema"]["properties"]]);
+        let tools: Vec<Json> = listed["tools"].as_array().unwrap().iter().map(shown).collect();
+        let size = json!({"type": "number", "description": "The tool calls it \"größe\"."});
+        let filter = json!({"type": "string", "description": "The tool calls it \"$filter\"."});
+        let inner = json!({"type": "object", "properties": {"_filter": filter}});
+        let expected = json!([
+            ["_3d_print", "3d_print", {"file": {"type": "string"}}],
+            ["find", "find", {"id": {"type": "integer"}}],
+            ["measure", "measure", {"gr__e": size, "in": inner}],
+            ["no_arguments", "no_arguments", {}],
+            ["ours", "ours", {}],
+        ]);
+        assert_eq!(Json::from(tools), expected);
+        assert_eq!(listed["tools"][0]["owners"], json!(["phone"]));
+        assert_eq!(listed["leftOut"][0]["tool"], "only_texts", "{listed}");
+        for (tool, model, given, own) in [
+            (
+                "measure",
+                true,
+                json!({"gr__e": 1, "in": {"_filter": "a"}}),
+                json!({"größe": 1, "in": {"$filter": "a"}}),
+            ),
+            ("measure", false, json!({"gr__e": 1}), json!({"gr__e": 1})),
+            ("_3d_print", true, json!({"file": "x"}), json!({"file": "x"})),
+        ] {
+            driver
+                .write(&json!({"type": "call", "id": 1, "tool": tool, "model": model, "arguments": given}))
+                .await;
+            assert_eq!(driver.until(json!({"type": "result", "id": 1})).await["value"], own);
+        }
     }
 
     #[tokio::test(start_paused = true)]
