@@ -198,8 +198,9 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Reads the payload of an answer. A text that is not JSON is the value itself; if `is_strict`, it is a failure.
-    pub(crate) fn of_payload(payload: &[u8], is_strict: bool) -> Self {
+    /// Reads the payload of an answer: a JSON object or array, or a text. If `is_json`, it is any JSON, and a text that is none
+    /// is a failure.
+    pub(crate) fn of_payload(payload: &[u8], is_json: bool) -> Self {
         let Ok(text) = std::str::from_utf8(payload) else {
             return Self::Failure("the answer is not UTF-8".into());
         };
@@ -207,9 +208,9 @@ impl Reply {
             let text = format!("the result has {} bytes; the limit is {MAX_STREAM}", payload.len());
             return Self::Failure(ToolError::new(ErrorCode::RESULT_TOO_LARGE, text));
         }
-        match read(text) {
+        match read(text, is_json) {
             Some(value) => Self::Success(value),
-            None if is_strict => Self::Failure("the answer is not JSON".into()),
+            None if is_json => Self::Failure("the answer is not JSON".into()),
             None => Self::Success(Value::from(json!({"value": text}))),
         }
     }
@@ -230,7 +231,7 @@ impl Reply {
             _ if error.data.is_empty() => failure(ErrorCode::EXECUTION_ERROR),
             _ => {
                 let data = prefix(&error.data, MAX_PAYLOAD);
-                let partial = read(data).unwrap_or_else(|| Value::from(json!({"value": data})));
+                let partial = read(data, false).unwrap_or_else(|| Value::from(json!({"value": data})));
                 Self::Failure(ToolError::from(text).with_partial(partial))
             }
         }
@@ -338,10 +339,13 @@ pub(crate) fn json_text(bytes: &[u8]) -> String {
 /// The bytes of a map before the value of its only key `value`.
 const ONE_VALUE: &[u8] = b"\x81\xa5value";
 
-/// Reads a JSON text, in which names like `$bin` have no special meaning. Like the result in a frame, a value that is not a map
-/// is that of the key `value`.
-fn read(text: &str) -> Option<Value> {
-    let is_object = without_mark(text).trim_start().starts_with('{');
+/// Reads a JSON text, in which names like `$bin` have no special meaning: an object or an array, or with `any` other values, too.
+/// A text of digits is a post code or the number of a parcel, and not a number. Like the result in a frame, a value that is not a
+/// map is that of the key `value`.
+fn read(text: &str, any: bool) -> Option<Value> {
+    let start = without_mark(text).trim_start();
+    (any || start.starts_with(['{', '['])).then_some(())?;
+    let is_object = start.starts_with('{');
     if let Some(value) = encoded(if is_object { &[] } else { ONE_VALUE }, text) {
         return Some(value);
     }
@@ -460,8 +464,9 @@ mod tests {
     #[test]
     fn payload_of_an_answer_is_a_value_or_its_text() {
         for (payload, value) in [
-            ("0.8", json!({"value": 0.8})),
-            ("null", json!({"value": null})),
+            ("0.8", json!({"value": "0.8"})),
+            ("null", json!({"value": "null"})),
+            ("[0.8]", json!({"value": [0.8]})),
             (r#"{"$float": "NaN"}"#, json!({"$float": "NaN"})),
             ("at home", json!({"value": "at home"})),
             ("", json!({"value": ""})),

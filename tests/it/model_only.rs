@@ -2,7 +2,7 @@
 //! that anybody else gets. The model gets it.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     io::Write as _,
     process::Stdio,
     sync::{Arc, Mutex},
@@ -218,13 +218,17 @@ async fn recording_of_a_client_that_runs_the_tool_shows_no_block_for_the_model_a
         }
         assistant.close().await;
         // The file holds what was sent, because a replay gives it to the model again.
-        let (mut whole, mut shown) = (0, 0);
+        // A busy machine acknowledges late, and then a result is sent twice.
+        let mut whole = BTreeSet::new();
         for packet in packets(&file) {
             let frame = Frame::decode(packet.payload.clone()).unwrap();
-            whole += usize::from(has_secret(&frame.to_json().unwrap()));
-            shown += usize::from(has_secret(&frame.to_public_json().unwrap()));
+            let json = frame.to_json().unwrap();
+            if has_secret(&json) {
+                whole.insert(json["body"]["id"].to_string());
+            }
+            assert!(!has_secret(&frame.to_public_json().unwrap()), "{system}: {json}");
         }
-        assert_eq!((whole, shown), (outcomes.len(), 0), "{system}");
+        assert_eq!(whole.len(), outcomes.len(), "{system}");
         assert_free(&format!("{system}: what is made of a recording"), made_of(&file).as_bytes(), &[SECRET]);
     }
 }

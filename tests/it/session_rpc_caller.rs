@@ -45,7 +45,13 @@ fn tool(name: &str) -> Tool {
     Tool::new(name.parse().unwrap(), "")
 }
 
+/// The app returns JSON.
 fn config() -> Config {
+    of_texts().rpc_json()
+}
+
+/// The app returns objects, arrays and texts.
+fn of_texts() -> Config {
     Config::default().rpc_tool("web", tool("locate")).rpc_tool("web", tool("paint"))
 }
 
@@ -371,18 +377,33 @@ fn each_code_has_its_outcome() {
 }
 
 #[test]
-fn text_that_is_not_json_is_the_result_unless_the_author_is_strict() {
-    for strict in [false, true] {
-        let config = if strict { config().rpc_strict() } else { config() };
+fn answer_is_an_object_an_array_or_a_text_unless_the_author_says_that_it_is_json() {
+    for is_json in [false, true] {
+        let config = if is_json { config() } else { of_texts() };
         let mut caller = Caller::with(config, 2);
-        for (payload, value) in [("at home", json!("at home")), ("", json!("")), ("null", json!(null))] {
+        for (payload, as_json) in [
+            ("at home", None),
+            ("", None),
+            ("null", Some(json!(null))),
+            ("10115", Some(json!(10115))),
+            ("00501", None),
+            ("1e5", Some(json!(1e5))),
+            ("\"quoted\"", Some(json!("quoted"))),
+        ] {
             let (key, id) = caller.sent_call();
             caller.answer(&web(), &id, payload);
-            let expected = match strict && payload != "null" {
-                true => failed("execution_error", true),
-                false => Some(Ok(json!({"value": value}))),
+            let expected = match as_json {
+                _ if !is_json => Some(Ok(json!({"value": payload}))),
+                Some(value) => Some(Ok(json!({"value": value}))),
+                None => failed("execution_error", true),
             };
             assert_eq!(caller.outcome(key), expected, "{payload}");
+        }
+        for (payload, value) in [("{\"n\": 1}", json!({"n": 1})), (" [1, \"2\"]", json!({"value": [1, "2"]}))]
+        {
+            let (key, id) = caller.sent_call();
+            caller.answer(&web(), &id, payload);
+            assert_eq!(caller.outcome(key), Some(Ok(value)), "{payload}");
         }
         let (key, id) = caller.sent_call();
         let outcome = Ok(Bytes::from_static(b"\xff"));

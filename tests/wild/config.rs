@@ -85,7 +85,7 @@ pub(crate) fn config(random: &mut Random, is_client: bool) -> Config {
             config = config.rpc_caller(random.pick(&["web", "brain"]));
         }
         if random.percent(20) {
-            config = config.rpc_strict();
+            config = config.rpc_json();
         }
     } else {
         for who in ["phone", "tv", "plain"] {

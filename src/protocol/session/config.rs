@@ -40,7 +40,7 @@ pub struct Config {
     /// Assistant: the participants that are called by LiveKit's RPC, with their tools.
     pub(crate) described: SortedMap<Identity, Vec<Tool>>,
     /// Assistant: whether an answer by RPC that is not JSON is a failure. Default: false, and its text is the result.
-    pub(crate) rpc_strict: bool,
+    pub(crate) rpc_json: bool,
     /// Assistant: whether owners that are called by RPC are pinged. Default: true.
     pub(crate) rpc_probe: bool,
     /// Whether a person can be asked before a tool runs ([`Output::Ask`](super::Output::Ask)). Default: false.
@@ -181,11 +181,12 @@ impl Config {
         self
     }
 
-    /// Assistant: makes an answer by RPC that is not JSON an `execution_error`. Default: its text is the result.
+    /// Assistant: reads each answer by RPC as JSON, also a number or a text in quotes; one that is not JSON is an
+    /// `execution_error`. Default: a JSON object or array is read, and any other answer is a text.
     #[cfg(feature = "rpc")]
     #[must_use]
-    pub fn rpc_strict(mut self) -> Self {
-        self.rpc_strict = true;
+    pub fn rpc_json(mut self) -> Self {
+        self.rpc_json = true;
         self
     }
 
@@ -272,7 +273,7 @@ impl Default for Config {
             answer_rpc: false,
             rpc_callers: SortedSet::new(),
             described: SortedMap::new(),
-            rpc_strict: false,
+            rpc_json: false,
             rpc_probe: true,
             consent_available: false,
             version: concat!("toolbridge/", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -261,10 +261,11 @@ impl AssistantBuilder {
         self
     }
 
-    /// Makes an answer by RPC that is not JSON an [`execution_error`](crate::ErrorCode::EXECUTION_ERROR). Default: its text
-    /// is the result.
-    pub fn rpc_strict(mut self) -> Self {
-        self.setup.config = self.setup.config.rpc_strict();
+    /// Reads each answer by RPC as JSON, also a number, `true`, `null` or a text in quotes; one that is not JSON is an
+    /// [`execution_error`](crate::ErrorCode::EXECUTION_ERROR). Default: a JSON object or array is read, and any other answer is a
+    /// text, so that the digits of a post code or a parcel stay as they are.
+    pub fn rpc_json(mut self) -> Self {
+        self.setup.config = self.setup.config.rpc_json();
         self
     }
 

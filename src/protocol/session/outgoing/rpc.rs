@@ -247,7 +247,7 @@ fn post(core: &mut Core, call: &Call, owner: &Identity, reach: Reach, id: &str) 
 fn read_outcome(core: &Core, call: &Call, owner: &Identity, outcome: RpcOutcome) -> Result<Value, CallError> {
     let reply = match outcome {
         RpcOutcome::Message(Ok(payload)) | RpcOutcome::Stream(Ok(payload)) => {
-            Reply::of_payload(&payload, core.cx.config.rpc_strict)
+            Reply::of_payload(&payload, core.cx.config.rpc_json)
         }
         RpcOutcome::Message(Err(error)) => Reply::of_error(&error),
         RpcOutcome::Stream(Err(error)) => Reply::Failure(error),
