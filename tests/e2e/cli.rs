@@ -492,7 +492,7 @@ async fn client_with_a_limit_gives_up_a_lost_connection() -> anyhow::Result<()> 
 
 /// As with Ctrl-S at a terminal: the pipes of both outputs are full after a part of these calls.
 async fn client_whose_output_is_not_read_answers_and_leaves() -> anyhow::Result<()> {
-    const CALLS: usize = 60;
+    const CALLS: usize = 200;
     /// More than a pipe holds.
     const LOGS: &str = "trace,toolbridge=trace";
     let (server, room) = (shared()?, "unread");
@@ -504,8 +504,11 @@ async fn client_whose_output_is_not_read_answers_and_leaves() -> anyhow::Result<
         .start_unread()?;
     let brain = assistant(&server, room, "assistant", Assistant::builder()).await?;
     for n in 0..CALLS {
-        let answer = brain.call("echo", json!({"n": n})).to("phone").await?;
-        ensure!(answer.to_json() == json!({"n": n}), "{n}: {answer:?}");
+        // A client takes 50 calls in a second, and says so of more.
+        match brain.call("echo", json!({"n": n})).to("phone").await {
+            Err(error) if error.code().as_str() == "busy" => {}
+            answer => ensure!(answer?.to_json() == json!({"n": n}), "{n}"),
+        }
     }
     let pid = client.id().and_then(|pid| Pid::from_raw(pid as i32)).context("no process id")?;
     kill_process(pid, Signal::INT)?;
