@@ -260,7 +260,7 @@ impl Diagnosis {
         match self.joiner.join("joins", self.joiner.options.clone()).await {
             Ok(room) => {
                 let finding = explain::room::joined(&room.room(), room.local().identity().as_str());
-                self.permissions = Some(joins::permissions(&room));
+                self.permissions = Some(joins::permissions(&room, self.joiner.token.as_deref()));
                 self.room = Some(room);
                 finding
             }

@@ -6,7 +6,7 @@ use toolbridge::{
     livekit::{Bearer, TokenClaims},
 };
 
-/// Rejects a token of another role, and warns about the limits of a token without a role.
+/// Rejects a token of another role, and warns about what limits its bearer in this one.
 pub(in crate::cli) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role) -> Result<(), Failure> {
     if let Some(bearer) = claims.conflict(wanted) {
         let why = match bearer {
@@ -17,8 +17,8 @@ pub(in crate::cli) fn check_role(claims: &TokenClaims, verb: &str, wanted: Role)
             "the token is {bearer}{why}, but `{verb}` needs the role {wanted}; create one with `toolbridge token --role {wanted}`"
         )));
     }
-    if let Some(lacking) = claims.without_role(wanted) {
-        hint(&lacking);
+    for warning in claims.warnings(wanted) {
+        hint(&warning);
     }
     Ok(())
 }

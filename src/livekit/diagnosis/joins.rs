@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport},
+    livekit::{AccessKey, ConnectError, ConnectOptions, LiveKitTransport, TokenClaims},
     transport::{Identity, Lane, Packet, Role, Transport, TransportEvent},
 };
 
@@ -33,6 +33,7 @@ pub(super) struct Joiner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Permissions {
     pub(super) may_send: bool,
+    pub(super) is_hidden: bool,
     pub(super) role: Option<Role>,
     /// Whether it may be an assistant. Without a role, its kind makes it one.
     pub(super) is_assistant: bool,
@@ -93,11 +94,12 @@ impl Joiner {
     }
 }
 
-/// Returns what the server allows the participant to do.
-pub(super) fn permissions(room: &LiveKitTransport) -> Permissions {
+/// Returns what the server allows the participant to do. The token says whether it is hidden.
+pub(super) fn permissions(room: &LiveKitTransport, token: Option<&str>) -> Permissions {
     let local = room.local();
     Permissions {
         may_send: room.can_publish_data(),
+        is_hidden: token.and_then(TokenClaims::from_unverified).is_some_and(|claims| claims.is_hidden()),
         role: local.token_role(),
         is_assistant: local.is_eligible_assistant(),
     }

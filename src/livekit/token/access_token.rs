@@ -17,6 +17,7 @@ use crate::{
 
 mod claims;
 
+pub(crate) use claims::obstacle;
 pub use claims::{Bearer, TokenClaims};
 
 /// The publicly known API key of `livekit-server --dev`.

@@ -127,7 +127,7 @@ impl Setup {
         }
     }
 
-    /// Refuses a token with another role, and logs the consequences of a token without a role.
+    /// Refuses a token with another role, and logs what limits its bearer in this one.
     #[cfg(feature = "livekit")]
     pub(super) fn check_token(&self, token: &str, wanted: Role) -> Result<(), JoinError> {
         let Some(part) = crate::livekit::token::access_token::TokenClaims::from_unverified(token) else {
@@ -136,8 +136,8 @@ impl Setup {
         if let Some(bearer) = part.conflict(wanted) {
             return Err(JoinError::WrongToken { bearer, wanted });
         }
-        if let Some(lacking) = part.without_role(wanted) {
-            tracing::warn!("{lacking}");
+        for warning in part.warnings(wanted) {
+            tracing::warn!("{warning}");
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use crate::{
             check::Finding,
             joins::{EchoResults, Permissions},
         },
+        token::access_token::obstacle,
     },
     transport::Role,
 };
@@ -110,20 +111,18 @@ pub(crate) fn permissions(permissions: &Permissions, made_here: bool) -> Finding
         None if permissions.is_assistant => "as an agent".to_owned(),
         None => "without a role".to_owned(),
     };
-    match (permissions.may_send, permissions.role) {
+    let (is_hidden, may_send) = (permissions.is_hidden, permissions.may_send);
+    if let Some(it) = obstacle(permissions.role.unwrap_or(Role::Client), is_hidden, may_send) {
+        return Finding::failed(format!("{}, {role}: {}", it.what, it.consequence), it.advice);
+    }
+    match (may_send, permissions.role) {
         (true, Some(Role::Observer)) => Finding::warning(
             "the observer may send data",
             "remove `canPublishData` from its token: an observer only receives",
         ),
         (true, _) if made_here => Finding::ok("may send and receive data"),
         (true, _) => Finding::ok(format!("may send and receive data, {role}")),
-        (false, Some(Role::Observer)) => {
-            Finding::ok("may receive but not send data, as expected of an observer")
-        }
-        (false, _) => Finding::failed(
-            format!("may not send data, {role}: the participant can neither call tools nor return results"),
-            "have the token server grant `canPublishData`",
-        ),
+        (false, _) => Finding::ok("may receive but not send data, as expected of an observer"),
     }
 }
 

@@ -15,6 +15,33 @@ pub struct TokenClaims {
     /// The bearer, as the room will announce it.
     bearer: Participant,
     is_hidden: bool,
+    may_send: bool,
+}
+
+/// A grant that makes a role impossible.
+pub(crate) struct Obstacle {
+    pub(crate) what: &'static str,
+    pub(crate) consequence: &'static str,
+    pub(crate) advice: &'static str,
+}
+
+/// Returns what makes a role impossible: the one place where grants are judged. `canSubscribe` and `canPublish` concern audio
+/// and video.
+pub(crate) fn obstacle(role: Role, is_hidden: bool, may_send: bool) -> Option<Obstacle> {
+    match role {
+        Role::Observer => None,
+        _ if !may_send => Some(Obstacle {
+            what: "may not send data",
+            consequence: "the participant can neither call tools nor return results",
+            advice: "have the token server grant `canPublishData`",
+        }),
+        _ if is_hidden => Some(Obstacle {
+            what: "is hidden",
+            consequence: "others do not see the participant, so it can neither offer tools nor call any",
+            advice: "have the token server leave out `hidden`",
+        }),
+        _ => None,
+    }
 }
 
 /// The role or kind that a token gives its bearer.
@@ -37,7 +64,9 @@ impl TokenClaims {
             .agent(claims.kind.eq_ignore_ascii_case("agent"))
             .can_update_metadata(claims.video.can_update_own_metadata == Some(true))
             .attributes(claims.attributes);
-        Some(Self { bearer, is_hidden: claims.video.hidden })
+        let video = claims.video;
+        let may_send = video.can_publish_data.or(video.can_publish).unwrap_or(true);
+        Some(Self { bearer, is_hidden: video.hidden, may_send })
     }
 
     /// Returns true if the bearer receives observer copies of calls.
@@ -59,8 +88,15 @@ impl TokenClaims {
         }
     }
 
-    /// Describes the limitations in the wanted role if the token has no role. Returns `None` if there are none.
-    pub fn without_role(&self, wanted: Role) -> Option<String> {
+    /// Describes what limits the bearer in the wanted role: grants that make it impossible, and a role that the token lacks.
+    pub fn warnings(&self, wanted: Role) -> Vec<String> {
+        let obstacle = obstacle(wanted, self.is_hidden, self.may_send)
+            .map(|it| format!("the bearer of the token {}: {}; {}", it.what, it.consequence, it.advice));
+        obstacle.into_iter().chain(self.without_role(wanted)).collect()
+    }
+
+    /// Describes the limitations in the wanted role if the token has no role.
+    fn without_role(&self, wanted: Role) -> Option<String> {
         let bearer = &self.bearer;
         if bearer.token_role().is_some() || bearer.unknown_role().is_some() || bearer.is_eligible_assistant()
         {
@@ -172,8 +208,23 @@ mod tests {
     }
 
     #[test]
+    fn grant_that_makes_a_role_impossible_is_named_with_what_to_do() {
+        let hidden = part(key().client("r", "i").hidden());
+        for wanted in [Role::Client, Role::Assistant] {
+            let [warning] = &hidden.warnings(wanted)[..] else { panic!("{:?}", hidden.warnings(wanted)) };
+            assert!(warning.contains("is hidden") && warning.contains("leave out `hidden`"), "{warning}");
+        }
+        assert!(hidden.warnings(Role::Observer).is_empty());
+        let mute = part(key().observer("r", "i"));
+        assert!(mute.warnings(Role::Observer).is_empty());
+        let warning = &mute.warnings(Role::Client)[0];
+        assert!(warning.contains("may not send data") && warning.contains("`canPublishData`"), "{warning}");
+        assert!(part(key().client("r", "i")).warnings(Role::Client).is_empty());
+    }
+
+    #[test]
     fn warning_about_a_token_without_a_role_names_the_consequences() {
-        let says = |token: crate::livekit::Token, wanted| part(token).without_role(wanted);
+        let says = |token: crate::livekit::Token, wanted| part(token).warnings(wanted).pop();
         let ordinary = || key().participant("r", "phone");
         assert!(says(ordinary(), Role::Client).unwrap().contains("configured with the client phone"));
         let own = ordinary().can_update_own_metadata();

@@ -93,7 +93,7 @@ fn join_without_a_path_counts_as_accepted() {
 
 #[test]
 fn missing_send_permission_is_expected_only_of_observers() {
-    let allowed = |may_send, role| Permissions { may_send, role, is_assistant: false };
+    let allowed = |may_send, role| Permissions { may_send, is_hidden: false, role, is_assistant: false };
     assert_eq!(permissions(&allowed(true, Some(Role::Client)), false).status, CheckStatus::Ok);
     assert_eq!(permissions(&allowed(true, None), true), Finding::ok("may send and receive data"));
     assert_eq!(permissions(&allowed(false, Some(Role::Observer)), false).status, CheckStatus::Ok);
@@ -103,6 +103,9 @@ fn missing_send_permission_is_expected_only_of_observers() {
         "canPublishData",
     );
     warns(&permissions(&allowed(true, Some(Role::Observer)), false), "observer", "canPublishData");
+    let hidden = |role| Permissions { is_hidden: true, ..allowed(true, role) };
+    fails(&permissions(&hidden(Some(Role::Assistant)), false), "is hidden, as assistant", "leave out `hidden`");
+    assert_eq!(permissions(&hidden(Some(Role::Observer)), false).status, CheckStatus::Warning);
 }
 
 #[test]
