@@ -56,6 +56,19 @@ pub(crate) fn prefix(text: &str, limit: usize) -> &str {
     &text[..floor_char(text, limit)]
 }
 
+/// Returns a text of at most `limit` bytes, at least 3. One that is cut keeps a third of that from its beginning, and its end,
+/// where a program says why it failed.
+pub(crate) fn ends(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
+    const CUT: &str = "…";
+    if text.len() <= limit {
+        return text.into();
+    }
+    let first = prefix(text, limit.saturating_sub(CUT.len()) / 3);
+    let from = text.len() - limit.saturating_sub(first.len() + CUT.len());
+    let last = (from..text.len()).find(|at| text.is_char_boundary(*at)).map_or("", |at| &text[at..]);
+    format!("{first}{CUT}{last}").into()
+}
+
 /// Returns a key as a step of a JSON pointer (RFC 6901).
 pub(crate) fn pointer_step(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
@@ -378,6 +391,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn text_that_is_cut_keeps_its_beginning_and_its_end_in_whole_characters() {
+        let text = "ü👋".repeat(50);
+        for limit in 3..=text.len() {
+            let cut = ends(&text, limit);
+            assert!(cut.len() <= limit && cut.len() + 6 > limit, "{limit}: {}", cut.len());
+            let (first, last) = cut.split_once('…').unwrap_or((&text, ""));
+            assert!(text.starts_with(first) && text.ends_with(last), "{limit}");
+        }
+        assert_eq!(ends("first, and the reason", 15), "firs…e reason");
+    }
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase")]

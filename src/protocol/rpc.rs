@@ -1,7 +1,7 @@
 //! Converts the requests of LiveKit's RPC to calls, and outcomes to its answers; and calls to its requests, and its answers to
 //! outcomes.
 //!
-//! A payload of RPC is a text. Here it is JSON: an object of arguments in a request, any value in an answer.
+//! A payload of RPC is a text. Here it is a JSON object of arguments in a request, and JSON or a text in an answer.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     protocol::frame::{ToolUseRequest, ToolUseResult},
     tool::{CallId, ErrorCode, Execution, ToolError, ToolResult},
     transport::{Peer, RpcError, RpcRequest, StreamHeader},
-    value::{DecodeError, Value, append_text, encoded, parse, prefix, without_mark},
+    value::{DecodeError, Value, append_text, encoded, ends, parse, prefix, without_mark},
 };
 
 /// Whether the crate is built with LiveKit's RPC. Where this is asked first, the compiler removes the rest.
@@ -314,8 +314,8 @@ pub(crate) fn error(code: &ErrorCode, message: &str, began: bool) -> RpcError {
         code::APPLICATION => format!("{}: {message}", code.as_str()),
         _ => message.to_owned(),
     };
-    let data = json!({"code": prefix(code.as_str(), MAX_MESSAGE), "message": prefix(message, MAX_TEXT)});
-    RpcError::new(number, prefix(&shown, MAX_MESSAGE), data.to_string())
+    let data = json!({"code": prefix(code.as_str(), MAX_MESSAGE), "message": ends(message, MAX_TEXT)});
+    RpcError::new(number, ends(&shown, MAX_MESSAGE), data.to_string())
 }
 
 /// Returns the text of a result: what the model reads of one that says so, otherwise its JSON, without the key that a value
@@ -343,10 +343,9 @@ const ONE_VALUE: &[u8] = b"\x81\xa5value";
 /// A text of digits is a post code or the number of a parcel, and not a number. Like the result in a frame, a value that is not a
 /// map is that of the key `value`.
 fn read(text: &str, any: bool) -> Option<Value> {
-    let start = without_mark(text).trim_start();
-    (any || start.starts_with(['{', '['])).then_some(())?;
-    let is_object = start.starts_with('{');
-    if let Some(value) = encoded(if is_object { &[] } else { ONE_VALUE }, text) {
+    let first = without_mark(text).trim_start().bytes().next();
+    (any || matches!(first, Some(b'{' | b'['))).then_some(())?;
+    if let Some(value) = encoded(if first == Some(b'{') { &[] } else { ONE_VALUE }, text) {
         return Some(value);
     }
     let json = parse(text).ok()?;
@@ -459,6 +458,17 @@ mod tests {
         );
         let json: serde_json::Value = serde_json::from_str(&error.data).unwrap();
         assert!(json["message"].is_string());
+        // The last line of a program says why it failed.
+        let errors =
+            format!("the program ended with status 3: …{}the lamp is broken", "reading\n".repeat(400));
+        let error = answer(&failure("lamp_failed", &errors), true).unwrap_err();
+        let json: serde_json::Value = serde_json::from_str(&error.data).unwrap();
+        for text in [&*error.message, json["message"].as_str().unwrap()] {
+            assert!(
+                text.contains("the program ended with") && text.ends_with("the lamp is broken"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -190,9 +190,7 @@ impl Session {
     /// Returns the tools that can be called: the local ones and, for an assistant, those of its clients.
     pub fn tools(&self) -> Vec<Offer> {
         let local = &self.core.cx.local;
-        let own =
-            |tool: &Tool| Offer { is_local: true, ..Offer::new(tool.clone(), local.identity().clone()) };
-        let local_tools = local.tools.iter().map(own);
+        let local_tools = local.tools.iter().map(|tool| Offer::local(tool.clone(), local.identity().clone()));
         let theirs = self.core.peers.iter().flat_map(|(owner, remote)| {
             let reach = remote.reach(&self.core.cx);
             let offer = move |tool: &Tool| Offer { reach, ..Offer::new(tool.clone(), owner.clone()) };

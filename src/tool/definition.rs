@@ -365,6 +365,11 @@ impl Offer {
     pub fn new(tool: Tool, owner: Identity) -> Self {
         Self { tool, owner, reach: None, is_local: false }
     }
+
+    /// Creates the offer of a tool of the local participant.
+    pub(crate) fn local(tool: Tool, owner: Identity) -> Self {
+        Self { is_local: true, ..Self::new(tool, owner) }
+    }
 }
 
 /// How an assistant calls a participant (`wire.md`, sections 7 and 10).

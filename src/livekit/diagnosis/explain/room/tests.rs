@@ -104,7 +104,11 @@ fn missing_send_permission_is_expected_only_of_observers() {
     );
     warns(&permissions(&allowed(true, Some(Role::Observer)), false), "observer", "canPublishData");
     let hidden = |role| Permissions { is_hidden: true, ..allowed(true, role) };
-    fails(&permissions(&hidden(Some(Role::Assistant)), false), "is hidden, as assistant", "leave out `hidden`");
+    fails(
+        &permissions(&hidden(Some(Role::Assistant)), false),
+        "is hidden, as assistant",
+        "leave out `hidden`",
+    );
     assert_eq!(permissions(&hidden(Some(Role::Observer)), false).status, CheckStatus::Warning);
 }
 
