@@ -482,7 +482,7 @@ async fn method_that_an_app_registers_late_is_called_within_the_owner_wait() -> 
             }
             let outcome = match ids.len() {
                 0 => Err(RpcError::new(1400, "Method not supported at destination", "")),
-                _ => Ok("\"here\"".into()),
+                _ => Ok("here".into()),
             };
             ensure!(!ids.contains(&request.id), "the id of a call that has an outcome is used again");
             ids.push(request.id.clone());
