@@ -86,7 +86,8 @@ fn model_gets_tools_that_fit_and_the_tool_its_own_keys() {
     ] {
         assert!(listed.contains(part), "{part}: {listed}");
     }
-    let call = r#"{"type":"call","atMs":1000,"id":1,"tool":"_3d_print","model":true,"arguments":{"_filter":"x"}}"#;
+    let call =
+        r#"{"type":"call","atMs":1000,"id":1,"tool":"_3d_print","model":true,"arguments":{"_filter":"x"}}"#;
     assert_eq!(it.handle(call, None), Ok(None));
     let outputs: Vec<String> = std::iter::from_fn(|| it.next_output()).collect();
     let runs = outputs.iter().find(|text| text.contains(r#""type":"execute""#)).unwrap();
