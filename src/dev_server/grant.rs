@@ -12,6 +12,8 @@ use crate::livekit::{
     token::signed::{HS256, SignedToken},
 };
 
+pub(super) use crate::livekit::token::access_token::can_publish_data;
+
 /// The minimum lifetime of a refreshed token, as in livekit-server: 10 min.
 const RENEWED: Duration = Duration::from_secs(600);
 /// The lifetime of the token of an agent's job, as in livekit-server: 1 h.
@@ -172,11 +174,6 @@ pub(super) fn permit(video: &mut VideoGrants, permission: &ParticipantPermission
     video.can_publish_data = Some(permission.can_publish_data);
     video.can_update_own_metadata = Some(permission.can_update_metadata);
     video.hidden = permission.hidden;
-}
-
-/// Returns whether the participant may publish data. The default is the grant for media.
-pub(super) fn can_publish_data(video: &VideoGrants) -> bool {
-    video.can_publish_data.or(video.can_publish).unwrap_or(true)
 }
 
 /// Returns the kind of the participant.

@@ -17,6 +17,8 @@ use crate::{
 
 mod claims;
 
+#[cfg(feature = "dev-server")]
+pub(crate) use claims::can_publish_data;
 pub(crate) use claims::obstacle;
 pub use claims::{Bearer, TokenClaims};
 

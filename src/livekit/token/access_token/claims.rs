@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use livekit_token::Claims;
+use livekit_token::{Claims, VideoGrants};
 
 use crate::transport::{Participant, Role};
 
@@ -25,8 +25,12 @@ pub(crate) struct Obstacle {
     pub(crate) advice: &'static str,
 }
 
-/// Returns what makes a role impossible: the one place where grants are judged. `canSubscribe` and `canPublish` concern audio
-/// and video.
+/// Returns whether a token allows sending data. Without `canPublishData`, `canPublish` counts.
+pub(crate) fn can_publish_data(video: &VideoGrants) -> bool {
+    video.can_publish_data.or(video.can_publish).unwrap_or(true)
+}
+
+/// Returns what makes a role impossible: the one place where grants are judged. `canSubscribe` concerns audio and video.
 pub(crate) fn obstacle(role: Role, is_hidden: bool, may_send: bool) -> Option<Obstacle> {
     match role {
         Role::Observer => None,
@@ -64,9 +68,8 @@ impl TokenClaims {
             .agent(claims.kind.eq_ignore_ascii_case("agent"))
             .can_update_metadata(claims.video.can_update_own_metadata == Some(true))
             .attributes(claims.attributes);
-        let video = claims.video;
-        let may_send = video.can_publish_data.or(video.can_publish).unwrap_or(true);
-        Some(Self { bearer, is_hidden: video.hidden, may_send })
+        let (is_hidden, may_send) = (claims.video.hidden, can_publish_data(&claims.video));
+        Some(Self { bearer, is_hidden, may_send })
     }
 
     /// Returns true if the bearer receives observer copies of calls.
@@ -172,7 +175,7 @@ mod tests {
 
     /// A token as a token server may sign it, with this value of the role attribute.
     fn with_value(value: &str, kind: &str, changeable: bool) -> TokenClaims {
-        let video = livekit_token::VideoGrants {
+        let video = VideoGrants {
             room_join: true,
             room: "r".into(),
             can_update_own_metadata: Some(changeable),
