@@ -34,12 +34,11 @@ impl RecordingFile {
     /// Creates the file.
     pub(in crate::cli) fn begin(
         path: &Path,
-        (force, metadata_only): (bool, bool),
+        options: RecorderOptions,
         hidden: bool,
     ) -> Result<Self, Failure> {
-        let options = RecorderOptions::default().force(force).role(Role::Observer);
+        let options = options.role(Role::Observer);
         let options = if hidden { options.hidden() } else { options };
-        let options = if metadata_only { options.metadata_only() } else { options };
         let recorder = Recorder::create(path, options).map_err(|error| file::refused(path, &error))?;
         Ok(Self { path: path.to_owned(), recorder, began: Instant::now(), calls: Counted::default() })
     }

@@ -161,9 +161,8 @@ impl Arguments {
         match wrong {
             Some((option, with)) => Err(Failure::Usage(format!("{option} requires {with}"))),
             None => {
-                self.record.check_differs_from(&self.file).and_then(|()| self.record.check())?;
-                self.record.warn_if_encrypted(self.room_arguments.is_encrypted());
-                Ok(())
+                self.record.check_differs_from(&self.file)?;
+                self.record.check(self.room_arguments.is_encrypted())
             }
         }
     }

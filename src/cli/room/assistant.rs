@@ -122,8 +122,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for client in &arguments.clients {
         builder = builder.client(client.as_str());
     }
-    arguments.record.check()?;
-    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
+    arguments.record.check(arguments.room_arguments.is_encrypted())?;
     [arguments.mcp_listen, arguments.rap_listen].into_iter().flatten().try_for_each(file::can_listen)?;
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record(path).record_options(options);

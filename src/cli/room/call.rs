@@ -115,8 +115,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
         (Some(owner), None) => builder = builder.client(owner.as_str()),
         (None, _) => {}
     }
-    arguments.record.check()?;
-    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
+    arguments.record.check(arguments.room_arguments.is_encrypted())?;
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record(path).record_options(options);
     }

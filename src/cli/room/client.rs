@@ -1,6 +1,6 @@
 //! `toolbridge client`: runs a client whose tools are programs on this machine.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use clap::{Args, builder::NonEmptyStringValueParser};
 
@@ -66,8 +66,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     for caller in &arguments.rpc_caller {
         builder = builder.rpc_caller(caller.as_str());
     }
-    arguments.record.check()?;
-    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
+    arguments.record.check(arguments.room_arguments.is_encrypted())?;
     if let Some((path, options)) = arguments.record.target() {
         builder = builder.record(path).record_options(options);
     }
@@ -199,7 +198,7 @@ pub(in crate::cli) fn say(line: &str) -> io::Result<()> {
 }
 
 fn print(rows: &[String]) -> io::Result<()> {
-    let printed = output::stdout().write_all(format!("{}\n", rows.join("\n")).as_bytes());
+    let printed = output::print(&rows.join("\n"));
     Terminal::shared().disturb();
     printed
 }

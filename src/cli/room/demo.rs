@@ -123,8 +123,7 @@ pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 /// Makes all calls and prints them.
 async fn show(arguments: &Arguments) -> Result<(Demo, Client, Setup), Failure> {
-    arguments.record.check()?;
-    arguments.record.warn_if_encrypted(arguments.server.is_encrypted());
+    arguments.record.check(arguments.server.is_encrypted())?;
     let setup = Setup::find(&arguments.server).await?;
     let (phone, assistant) = join(&setup, &arguments.record).await?;
     let mut demo = Demo { assistant, began: Instant::now(), ended: Vec::new() };

@@ -12,13 +12,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::cli::{
     recording::recording_file::RecordingFile,
-    room::{
-        connect::RoomArguments, connection_state, record_option::warn_if_encrypted, unreadable::Advice, watch,
-    },
+    room::{connect::RoomArguments, connection_state, record_option, unreadable::Advice, watch},
     terminal::{
         clock,
         failure::{Failure, hint},
-        file,
         interrupt::interrupted,
         output, text,
     },
@@ -71,14 +68,11 @@ pub(in crate::cli) struct Arguments {
 }
 
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    if !arguments.force {
-        file::is_free(&arguments.output)?;
-    }
+    let options = (arguments.force, arguments.metadata_only);
+    record_option::check(&arguments.output, options, arguments.room_arguments.is_encrypted())?;
     let target = arguments.room_arguments.observer_target("record", arguments.hidden)?;
     // Without its file there is no reason to join.
-    let is_encrypted = arguments.room_arguments.is_encrypted();
-    warn_if_encrypted(&arguments.output, arguments.metadata_only, is_encrypted);
-    let options = (arguments.force, arguments.metadata_only);
+    let options = record_option::recorder_options(options);
     let mut recording_file = RecordingFile::begin(&arguments.output, options, target.is_hidden())?;
     let mut room = recording_file.tap(target.join().await?);
     let (name, identity, path) = (room.room(), room.local(), arguments.output.display());

@@ -13,15 +13,30 @@ use crate::cli::terminal::{
 };
 use toolbridge::recording::{RecorderOptions, RecorderStats};
 
-/// Says on stderr that a recording of an encrypted room is not encrypted, unless it has metadata only.
-pub(in crate::cli) fn warn_if_encrypted(path: &Path, is_metadata_only: bool, is_room_encrypted: bool) {
-    if is_room_encrypted && !is_metadata_only {
+/// Refuses a file that exists, unless it is to be overwritten, and says on stderr that the recording of an encrypted room is not
+/// encrypted, unless it has metadata only.
+pub(in crate::cli) fn check(
+    path: &Path,
+    (force, metadata_only): (bool, bool),
+    is_room_encrypted: bool,
+) -> Result<(), Failure> {
+    if !force {
+        file::is_free(path)?;
+    }
+    if is_room_encrypted && !metadata_only {
         hint(&format!(
             "toolbridge: the room is encrypted, but `{}` is not: it holds arguments and results in clear text; \
              --record-metadata-only leaves them out",
             path.display()
         ));
     }
+    Ok(())
+}
+
+/// Returns the options of a recorder.
+pub(in crate::cli) fn recorder_options((force, metadata_only): (bool, bool)) -> RecorderOptions {
+    let options = RecorderOptions::default().force(force);
+    if metadata_only { options.metadata_only() } else { options }
 }
 
 #[derive(Debug, Args)]
@@ -49,28 +64,12 @@ impl RecordOption {
         self.record.as_deref()
     }
 
-    /// Returns whether an existing file is overwritten.
-    pub(in crate::cli) fn force(&self) -> bool {
-        self.force
-    }
-
-    /// Returns whether only metadata is recorded.
-    pub(in crate::cli) fn is_metadata_only(&self) -> bool {
-        self.metadata_only
-    }
-
-    /// Says on stderr that the recording of an encrypted room is not encrypted, unless it has metadata only.
-    pub(in crate::cli) fn warn_if_encrypted(&self, is_room_encrypted: bool) {
-        if let Some(path) = self.path() {
-            warn_if_encrypted(path, self.metadata_only, is_room_encrypted);
-        }
-    }
-
-    /// Refuses a file that exists, unless `--force` was given. Call it before joining a room.
-    pub(in crate::cli) fn check(&self) -> Result<(), Failure> {
-        match &self.record {
-            Some(path) if !self.force => file::is_free(path),
-            _ => Ok(()),
+    /// Refuses a file that exists, unless `--force` was given, and says on stderr that the recording of an encrypted room is not
+    /// encrypted, unless it has metadata only. Call it before joining a room.
+    pub(in crate::cli) fn check(&self, is_room_encrypted: bool) -> Result<(), Failure> {
+        match self.path() {
+            Some(path) => check(path, (self.force, self.metadata_only), is_room_encrypted),
+            None => Ok(()),
         }
     }
 
@@ -88,8 +87,7 @@ impl RecordOption {
 
     /// Returns the arguments of the builder's `record` and `record_options`, if a file was given.
     pub(in crate::cli) fn target(&self) -> Option<(&Path, RecorderOptions)> {
-        let options = RecorderOptions::default().force(self.force);
-        Some((self.path()?, if self.metadata_only { options.metadata_only() } else { options }))
+        Some((self.path()?, recorder_options((self.force, self.metadata_only))))
     }
 
     /// Says once, on stderr, that the recording stopped early.

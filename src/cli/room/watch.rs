@@ -1,6 +1,6 @@
 //! `toolbridge watch`: prints the protocol frames that an observer receives.
 
-use std::{future::pending, io::Write as _};
+use std::future::pending;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -38,14 +38,12 @@ pub(in crate::cli) struct Arguments {
 }
 
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
-    arguments.record.check()?;
+    arguments.record.check(arguments.room_arguments.is_encrypted())?;
     let target = arguments.room_arguments.target("watch", Role::Observer)?;
-    let Some(path) = arguments.record.path() else {
+    let Some((path, options)) = arguments.record.target() else {
         return show(&mut target.join().await?, arguments.json, None).await;
     };
     // Without its file there is no reason to join.
-    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
-    let options = (arguments.record.force(), arguments.record.is_metadata_only());
     let mut recording_file = RecordingFile::begin(path, options, target.is_hidden())?;
     let mut room = recording_file.tap(target.join().await?);
     let shown = show(&mut room, arguments.json, Some(&mut recording_file)).await;
@@ -87,7 +85,7 @@ async fn show(
             }),
         };
         if let Some(line) = shown
-            && let Err(error) = output::stdout().write_all(format!("{line}\n").as_bytes())
+            && let Err(error) = output::print(&line)
         {
             room.close().await;
             return Err(error.into());

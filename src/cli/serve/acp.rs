@@ -1,8 +1,6 @@
 //! `toolbridge acp`: holds a conversation with an agent at the terminal, in a room whose tools the agent can
 //! call.
 
-use std::io::Write as _;
-
 use clap::{Args, builder::NonEmptyStringValueParser};
 use serde_json::json;
 
@@ -69,8 +67,7 @@ pub(in crate::cli) struct Arguments {
 
 pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
     let target = arguments.room_arguments.target("acp", Role::Assistant)?;
-    arguments.record.check()?;
-    arguments.record.warn_if_encrypted(arguments.room_arguments.is_encrypted());
+    arguments.record.check(arguments.room_arguments.is_encrypted())?;
     let agent = arguments.agent_env.iter().fold(acp::stdio(arguments.command), AcpCommand::inherit);
     let agent = in_current_folder(agent, arguments.allow_fs.as_deref(), arguments.allow_terminal)?;
     // Whoever types the command wants the agent to run.
@@ -154,7 +151,7 @@ async fn prompt(
             let result = ToolResult::of(&value).for_clients();
             for text in result.content().iter().filter_map(ContentBlock::as_text) {
                 for line in screen::foreign_on_stdout(text) {
-                    output::stdout().write_all(format!("{line}\n").as_bytes())?;
+                    output::print(&line)?;
                 }
             }
             Terminal::shared().disturb();

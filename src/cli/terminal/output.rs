@@ -20,9 +20,12 @@ const STALLED: Duration = Duration::from_secs(2);
 /// How long a text that finds the queue empty waits until it is written.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Returns standard output. A write error is returned by this write or by a later one.
-pub(in crate::cli) fn stdout() -> Output {
-    Output { queue: SHARED.clone(), stream: Stream::Out }
+/// Prints a line on standard output.
+///
+/// # Errors
+/// Standard output failed, at this line or at an earlier one.
+pub(in crate::cli) fn print(line: &str) -> io::Result<()> {
+    SHARED.push(Stream::Out, format!("{line}\n").as_bytes())
 }
 
 /// Returns standard error, whose write errors are ignored.
