@@ -57,6 +57,8 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "runtime")]
+pub(crate) use listing::fitted;
 #[cfg(any(feature = "runtime", feature = "vocabulary"))]
 pub(crate) use listing::{ModelCall, by_owner, model_names};
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     ToolName,
     adapter::filter::Filter,
+    tool::model::fitted,
     tools::{ModelTool, NameMap, NameRules, Offer},
 };
 
@@ -34,10 +35,7 @@ pub(in crate::adapter) struct Listed {
 impl Listed {
     /// Makes a tool fit. One that no model can call is left out.
     pub(in crate::adapter) fn new(offer: Offer) -> Option<Self> {
-        let fitted = ModelTool::new(&offer.tool).map_err(|why| {
-            tracing::warn!(owner = %offer.owner, %why, "a tool is left out");
-        });
-        Some(Self { fitted: fitted.ok()?, offer })
+        Some(Self { fitted: fitted(&offer)?, offer })
     }
 }
 

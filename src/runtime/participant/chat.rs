@@ -15,8 +15,8 @@ use crate::{
     protocol::session::LateResult,
     runtime::participant::{Assistant, CallBuilder, Turn},
     tool::{
-        CallError, ErrorCode, ModelTool, Offer, ToolError, ToolName, ToolResult,
-        model::{ModelCall, by_owner, model_names},
+        CallError, ErrorCode, Offer, ToolError, ToolName, ToolResult,
+        model::{ModelCall, by_owner, fitted, model_names},
     },
     transport::Identity,
     value::{self, Value},
@@ -81,17 +81,14 @@ mod sealed {
 
 /// Returns the available tools in the form of a chat request's `tools`, sorted by name.
 ///
-/// Each is in the form that all model APIs accept ([`ModelTool`]), and [`answer`] converts names and keys back. A tool that
-/// several clients describe equally is listed once; if they describe it differently, each is listed as `owner__tool`. A
-/// tool that no model can call is left out, with a warning in the log.
+/// Each is in the form that all model APIs accept ([`ModelTool`](crate::tools::ModelTool)), and [`answer`] converts names
+/// and keys back. A tool that several clients describe equally is listed once; if they describe it differently, each is
+/// listed as `owner__tool`. A tool that no model can call is left out, with a warning in the log.
 pub fn definitions(offers: &[Offer]) -> Vec<Json> {
     let listed = by_owner(offers.to_vec(), true);
     let names = model_names(&listed);
     let definition = |(name, offer): (&ToolName, &Offer)| {
-        let fitted = ModelTool::new(&offer.tool).map_err(|why| {
-            tracing::warn!(owner = %offer.owner, %why, "a tool is left out");
-        });
-        let fitted = fitted.ok()?;
+        let fitted = fitted(offer)?;
         Some(json!({
             "type": "function",
             "function": {

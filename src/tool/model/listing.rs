@@ -50,6 +50,13 @@ pub(crate) fn model_names(listed: &BTreeMap<ToolName, Offer>) -> NameMap {
     NameMap::new(NameRules::Model, listed.keys().map(ToolName::as_str))
 }
 
+/// Makes a tool fit. The log names one that no model can call.
+#[cfg(feature = "runtime")]
+pub(crate) fn fitted(offer: &Offer) -> Option<ModelTool> {
+    let fitted = ModelTool::new(&offer.tool);
+    fitted.inspect_err(|why| tracing::warn!(owner = %offer.owner, %why, "a tool is left out")).ok()
+}
+
 /// What a model's call means.
 #[derive(Debug)]
 pub(crate) struct ModelCall {
