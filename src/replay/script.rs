@@ -168,21 +168,24 @@ fn what(entry: usize, it: Entry) -> What {
         Happened::Packet(it) if it.topic == RPC_TOPIC => rpc(entry, at, it),
         Happened::Packet(it) if it.direction == Direction::Heard && it.from.is_none() => What::Unnamed,
         Happened::Packet(it) if !["", TOPIC, STREAM_TOPIC].contains(&it.topic.as_str()) => What::OtherTopic,
-        Happened::Packet(it) => What::Packet(Box::new(RecordedPacket {
-            entry,
-            at,
-            is_expanded: !it.is_not_expanded(),
-            decoded: DecodedFrame::read(&it.payload),
-            direction: it.direction,
-            from: it.from,
-            to: it.to,
-            lane: it.lane,
-            stream: it.stream,
-            compressed: it.compressed,
-            rpc: None,
-            place: (it.channel, it.sequence),
-            payload: it.payload,
-        })),
+        Happened::Packet(it) => {
+            let decoded = DecodedFrame::read(&it.payload);
+            What::Packet(Box::new(RecordedPacket {
+                entry,
+                at,
+                is_expanded: decoded.is_some() || !it.is_not_expanded(),
+                decoded,
+                direction: it.direction,
+                from: it.from,
+                to: it.to,
+                lane: it.lane,
+                stream: it.stream,
+                compressed: it.compressed,
+                rpc: None,
+                place: (it.channel, it.sequence),
+                payload: it.payload,
+            }))
+        }
     }
 }
 
