@@ -184,9 +184,11 @@ class Assistant(BaseParticipant):
         A model's call is ``call(name, arguments, model=True)``. Of several owners that describe a tool differently, each has an
         entry. A tool that no model can call is left out, with a warning in the log.
         """
-        for left_out in self._query("model_tools", "leftOut", []):
+        self._check_loop()
+        reply = self._driver.query({"type": "model_tools"}) or {"tools": [], "leftOut": []}
+        for left_out in reply["leftOut"]:
             logger.warning("%s", left_out["why"])
-        tools = self._query("model_tools", "tools", [])
+        tools = reply["tools"]
         return [ModelTool(it["name"], it["description"], it["inputSchema"], it["tool"], it["owners"]) for it in tools]
 
     def why_not_offered(self, tool: str) -> CallError:
