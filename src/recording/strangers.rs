@@ -48,7 +48,8 @@ pub(super) struct Strangers {
 #[derive(Debug, Default)]
 struct Account {
     recorded: usize,
-    /// The limit that it has reached. It stays so: what is left out would not be known otherwise.
+    /// The limit that it has reached. The recorder never takes its packets again: otherwise a reader could not tell which are
+    /// missing.
     reached: Option<(LeftOutLimit, usize)>,
     packets: u64,
     bytes: u64,
@@ -271,7 +272,8 @@ mod tests {
             most: most as u64,
         };
         assert_eq!(said[6], left_out(Some("eve"), 64, LeftOutLimit::Sender, 10 * record));
-        // A smaller packet would fit, but then it would be unknown which are missing. What is sent to it counts, too.
+        // The recorder leaves out a smaller packet, too: otherwise a reader could not tell which packets are missing. Packets
+        // to the stranger count like its own.
         assert!(strangers.admit(heard("eve", 0)).is_err());
         assert!(strangers.admit(packet(Direction::Sent, Some("eve"), "refused")).is_err());
         // Others share what is left of the file.
