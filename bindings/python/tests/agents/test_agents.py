@@ -90,7 +90,7 @@ async def door_dotted() -> str:
     return "dotted"
 
 
-@tool(name="door_open", description="Has the name that it would have")
+@tool(name="door__open", description="Has the name that it would have")
 async def door() -> str:
     return "exact"
 
@@ -112,16 +112,19 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
         os.environ["AGENTS_PYTHON"], str(WORKER), "[]", job_room, stdin=asyncio.subprocess.PIPE, env=env
     )
     try:
-        seen = await phone.turn(("echo", {"text": "Grüße"}), ("lamp_on", {}), ("door_open", {}), ("own", {}))
+        dotted = "door__open_3c2fde1b"
+        calls = (dotted, {}), ("door__open", {}), ("echo", {"text": "Grüße"}), ("lamp__on", {}), ("own", {})
+        seen = await phone.turn(*calls)
         assert sorted(seen["outputs"]) == [
-            ["door_open", False, '{"value": "exact"}'],
+            ["door__open", False, '{"value": "exact"}'],
+            [dotted, False, '{"value": "dotted"}'],
             ["echo", False, '{"value": "Grüße"}'],
-            ["lamp_on", False, '{"value": "on"}'],
+            ["lamp__on", False, '{"value": "on"}'],
             ["own", False, "mine"],
         ]
         assert sorted(seen["tools"]) == sorted(
-            ["own", "next_turn", "report", "echo", "fail", "hang", "goes_on", "steps", "release", "lamp_on", "door_open"]
-            + ["lk_agents_cancel_task", "lk_agents_get_running_tasks"]
+            ["own", "next_turn", "report", "echo", "fail", "hang", "goes_on", "steps", "release", "lamp__on", "door__open"]
+            + [dotted, "lk_agents_cancel_task", "lk_agents_get_running_tasks"]
         )
         assert seen["schema"]["parameters"]["required"] == ["text"]
         assert (client.assistant == "helper") is (env is not None)
@@ -154,7 +157,7 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
             assert seen["schema"]["parameters"]["properties"]["owner"]["enum"] == ["phone", "tv"]
             assert not {"fail", "hang"} & set(seen["tools"])
             # What the model has called stays in its memory, also if the tool is gone.
-            assert {"echo", "lamp_on", "own", "fail"} <= set(seen["history"]), seen["history"]
+            assert {"echo", "lamp__on", "own", "fail"} <= set(seen["history"]), seen["history"]
             (output,) = (await phone.turn(("echo", {"text": "a", "owner": "tv"})))["outputs"]
             assert output == ["echo", False, '{"value": "tv: a"}']
             # What the model reads names the argument that it has.
