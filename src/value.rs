@@ -12,6 +12,7 @@
 //!   without it, an address becomes an array, although its JSON Schema says string. Integers of 128 bits become `bin`
 //!   in either case.
 
+mod arguments;
 mod de;
 mod embed;
 mod error;

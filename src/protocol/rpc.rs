@@ -12,7 +12,7 @@ use crate::{
     protocol::frame::{ToolUseRequest, ToolUseResult},
     tool::{CallId, ErrorCode, Execution, ToolError, ToolResult},
     transport::{Peer, RpcError, RpcRequest, StreamHeader},
-    value::{DecodeError, Value, append_text, encoded, ends, parse, prefix, without_mark},
+    value::{Value, append_text, encoded, ends, parse, prefix, without_mark},
 };
 
 /// Whether the crate is built with LiveKit's RPC. Where this is asked first, the compiler removes the rest.
@@ -264,7 +264,7 @@ pub(crate) fn unsupported(method: &str) -> RpcError {
     RpcError::new(code::UNSUPPORTED_METHOD, format!("method {:?} is not supported", prefix(method, 64)), "")
 }
 
-/// Reads the payload of a request: a JSON object, or nothing.
+/// Reads the payload of a request: the JSON of [arguments](Value::into_arguments), or nothing.
 ///
 /// # Errors
 /// `invalid_parameters`, with the place of the fault as far as it is known.
@@ -274,18 +274,13 @@ pub(crate) fn arguments(payload: &[u8]) -> Result<Value, ToolError> {
         return refuse(format!("the payload has {} bytes; the limit is {MAX_STREAM}", payload.len()));
     }
     let text = match std::str::from_utf8(payload) {
+        Ok(text) if text.trim().is_empty() => return Ok(Value::empty()),
         Ok(text) => text,
         Err(error) => return refuse(format!("the payload is not UTF-8 at byte {}", error.valid_up_to())),
     };
-    if text.trim().is_empty() {
-        return Ok(Value::empty());
-    }
-    if let Some(value) = encoded(&[], text).filter(Value::is_map) {
-        return Ok(value);
-    }
-    match parse(text) {
-        Ok(json) if json.is_object() => within_limits(&json).or_else(|error| refuse(error.to_string())),
-        Ok(_) => refuse("the payload is not a JSON object".to_owned()),
+    match Value::from_plain_json(text).map(Value::into_arguments) {
+        Ok(Ok(arguments)) => Ok(arguments),
+        Ok(Err(error)) => refuse(format!("the payload is no arguments: {error}")),
         Err(error) => refuse(format!("the payload is not JSON: {error}")),
     }
 }
@@ -349,11 +344,8 @@ fn read(text: &str, any: bool) -> Option<Value> {
         return Some(value);
     }
     let json = parse(text).ok()?;
-    within_limits(&if json.is_object() { json } else { json!({"value": json}) }).ok()
-}
-
-fn within_limits(json: &serde_json::Value) -> Result<Value, DecodeError> {
-    Value::from_bytes(Value::from(json).into_bytes())
+    let value = Value::from(&if json.is_object() { json } else { json!({"value": json}) });
+    Value::from_bytes(value.into_bytes()).ok()
 }
 
 #[cfg(test)]
@@ -381,16 +373,15 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_a_json_object_or_nothing() {
+    fn payload_is_the_json_of_arguments_or_nothing() {
         let read = arguments(br#" {"on": true, "$bin": "AA=="} "#).unwrap();
         assert_eq!(read, Value::from(json!({"on": true, "$bin": "AA=="})));
-        for nothing in [&b""[..], b" \n"] {
+        for nothing in [&b""[..], b" \n", b"null", b"[]", b"\"{}\""] {
             assert_eq!(arguments(nothing).unwrap(), Value::empty());
         }
         for (payload, why) in [
-            (&b"[1]"[..], "not a JSON object"),
-            (b"null", "not a JSON object"),
-            (b"\"text\"", "not a JSON object"),
+            (&b"[1]"[..], "must be a map"),
+            (b"\"text\"", "a text that is not JSON"),
             (b"{\"on\": }", "not JSON"),
             (b"{} {}", "not JSON"),
             (b"{\"a\": \"\xff\"}", "not UTF-8 at byte 7"),

@@ -42,11 +42,7 @@ impl Reporter {
 
     /// Creates the report of a call that another system makes: see [`Assistant::report`](crate::Assistant::report).
     pub fn report(&self, tool: &str, arguments: impl Serialize) -> Report {
-        let begun = Value::encode(&arguments).and_then(|arguments| match arguments {
-            nil if nil.is_nil() => Ok(Value::empty()),
-            map if map.is_map() => Ok(map),
-            _ => Err(EncodeError::NotAMap { field: "arguments" }),
-        });
+        let begun = Value::encode(&arguments).and_then(Value::into_arguments);
         let begun = begun.map(|arguments| NewReport { tool: tool.to_owned(), arguments, meta: Vec::new() });
         Report { room: Arc::clone(&self.room), begun }
     }

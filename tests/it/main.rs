@@ -38,6 +38,7 @@ mod acp_terminal;
 mod acp_turns;
 mod agent_air;
 mod agent_air_batch;
+mod arguments;
 mod bridge;
 mod bridge_either;
 mod bridge_ends;

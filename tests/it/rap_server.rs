@@ -25,7 +25,7 @@ use toolbridge::{
     result::{ContentBlock, Diff, Display, DisplayContent, Media},
 };
 
-use crate::{rap_source::silent, recording::Folder, secrets::assert_free};
+use crate::{arguments, rap_source::silent, recording::Folder, secrets::assert_free};
 
 /// What came back of a request.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ async fn rap_r15_call_is_accepted_before_any_work_and_its_faults_come_by_callbac
         ("hidden", json!({}), "no app offers"),
         ("lamp.dim", json!({"volume": 1}), "no app offers"),
         ("ring", json!({"volume": "loud"}), "Correct the arguments"),
-        ("ring", json!([1]), "`arguments` is not an object"),
+        ("ring", json!([1]), "the arguments cannot be sent: `arguments` must be a map. Nothing ran"),
     ]
     .into_iter()
     .enumerate()
@@ -342,6 +342,26 @@ async fn rap_r15_call_is_accepted_before_any_work_and_its_faults_come_by_callbac
     let answer = served.post("/invoke", &json!({"operation": "ring", "id": "c", "group_id": "g"})).await;
     assert!(answer.status == 400 && answer.body.contains("callback_url"), "{answer:?}");
     assert!(runtime.is_silent());
+}
+
+#[tokio::test]
+async fn arguments_in_all_forms_are_read_in_one_way() {
+    async fn echo(given: serde_json::Map<String, Json>) -> Result<Json, ToolError> {
+        Ok(given.into())
+    }
+    let mut runtime = Runtime::new().await;
+    let served = Served::new(Client::builder().tool("echo", "", echo)).await;
+    for (n, (written, meant)) in arguments::forms().enumerate() {
+        let text = served.text(&mut runtime, &format!("c{n}"), "echo", written.clone()).await;
+        assert_eq!(serde_json::from_str::<Json>(&text).unwrap(), meant, "{written}");
+    }
+    for (n, written) in arguments::others().enumerate() {
+        let text = served.text(&mut runtime, &format!("o{n}"), "echo", written).await;
+        assert!(
+            text.starts_with("Error: the arguments cannot be sent") && text.contains("Nothing ran"),
+            "{text}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -412,10 +412,10 @@ fn unknown_tool_is_an_unsupported_method() {
 }
 
 #[test]
-fn payload_that_is_no_json_object_is_refused_and_nothing_runs() {
+fn payload_that_is_no_arguments_is_refused_and_nothing_runs() {
     let mut callee = Callee::with_agent();
     let agent = peer("agent", "PA_1");
-    let payloads = [&b"[1]"[..], b"null", b"7", b"{", b"{\"a\": \"\xff\"}", b"text"];
+    let payloads = [&b"[1]"[..], b"\"[1]\"", b"7", b"{", b"{\"a\": \"\xff\"}", b"text"];
     for (n, payload) in payloads.iter().enumerate() {
         let id = format!("r{n}");
         callee.request(&agent, RpcRequest::new(&*id, "get_battery", Bytes::from_static(payload), 1_000));
@@ -1160,7 +1160,7 @@ fn refused_request_binds_nobody() {
     let agent_peer = peer("agent", "PA_1");
     let mut callee = Callee::with_agent();
     callee.call(&agent_peer, "r1", "fly", "{}");
-    callee.call(&agent_peer, "r2", "get_battery", "[]");
+    callee.call(&agent_peer, "r2", "get_battery", "[1]");
     assert_eq!(callee.got("agent"), [ack("r1"), error("r1", 1400), ack("r2"), error("r2", 1500)]);
     assert!(!bound(&callee));
     callee.call(&agent_peer, "r3", "bridge.echo", "{}");

@@ -78,10 +78,7 @@ impl BatchCall {
             let (tool, why) = (self.tool.as_str().into(), Box::new(NotOffered::NotAName));
             return Err(CallError::UnknownTool { tool, why });
         }
-        let arguments = self.arguments.clone()?;
-        if !arguments.is_map() && !arguments.is_nil() {
-            return Err(CallError::Arguments(EncodeError::NotAMap { field: "arguments" }));
-        }
+        let arguments = self.arguments.clone()?.into_arguments().map_err(CallError::Arguments)?;
         let mut call = caller.call(&self.tool, arguments);
         if let Some(owner) = &self.owner {
             call = call.to(owner.clone());

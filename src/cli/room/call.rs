@@ -26,7 +26,7 @@ use crate::cli::{
     },
 };
 use toolbridge::{
-    Assistant, CallError, Event, Events, Identity, Role, Tool, ToolError, ToolResult, Value,
+    Assistant, CallError, EncodeError, Event, Events, Identity, Role, Tool, ToolError, ToolResult, Value,
     transport::Participant,
     vocabulary::{self, CallErrorKind},
 };
@@ -180,9 +180,12 @@ fn parameters(arguments: &Arguments) -> Result<Value, Failure> {
         io::stdin().lock().take(LONGEST_JSON).read_to_string(&mut text)?;
     }
     let json = Value::from_json(if given == "-" { &text } else { given });
-    match json {
-        Ok(json) if json.is_map() && arguments.more.is_empty() => Ok(json),
-        json => Err(Failure::usage(not_an_object(arguments, json.err().map(|error| error.to_string())))),
+    match json.map_err(EncodeError::from).and_then(Value::into_arguments) {
+        Ok(json) if arguments.more.is_empty() => Ok(json),
+        json => {
+            let problem = json.err().filter(|error| !matches!(error, EncodeError::NotAMap { .. }));
+            Err(Failure::usage(not_an_object(arguments, problem.map(|error| error.to_string()))))
+        }
     }
 }
 

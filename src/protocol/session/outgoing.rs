@@ -46,7 +46,7 @@ use crate::{
     sorted::SortedMap,
     tool::{BargeIn, CallError, CallId, Execution, LossCause, NotOffered, Progress, Tool, ToolName},
     transport::{Identity, Peer, Sid},
-    value::{EncodeError, Value},
+    value::Value,
 };
 
 /// The prompt whose URL only one person may see.
@@ -408,7 +408,7 @@ impl Outgoing {
     }
 
     /// Makes a call.
-    pub(super) fn call(&mut self, core: &mut Core, request: Request) -> Result<CallKey, CallError> {
+    pub(super) fn call(&mut self, core: &mut Core, mut request: Request) -> Result<CallKey, CallError> {
         // First, so that refused calls count too: a model in a loop repeats those as well.
         self.admit_to_turn(core, &request)?;
         let (caps, times) = (&core.cx.config.caps, &core.cx.config.times);
@@ -420,9 +420,7 @@ impl Outgoing {
         if self.calls.len() >= caps.calls.open_calls {
             return Err(CallError::TooManyOpen { open: self.calls.len() });
         }
-        if !request.arguments.is_map() {
-            return Err(CallError::Arguments(EncodeError::NotAMap { field: "parameters" }));
-        }
+        request.arguments = request.arguments.into_arguments().map_err(CallError::Arguments)?;
         let unknown = |why| CallError::unknown_tool(&request.tool, why);
         let name: ToolName = request.tool.parse().map_err(|_| unknown(NotOffered::NotAName))?;
         if core.cx.is_client() {

@@ -40,7 +40,7 @@ pub struct CallBuilder {
 
 impl CallBuilder {
     pub(super) fn new(handle: Arc<Handle>, tool: &str, arguments: &impl Serialize) -> Self {
-        let request = encode_arguments(arguments).map(|arguments| Request::new(tool, arguments));
+        let request = Value::encode(&arguments).map(|arguments| Request::new(tool, arguments));
         Self { handle, request, turn: None, trace: None }
     }
 
@@ -129,15 +129,6 @@ fn begin(shared: &Shared, request: Request, to: Reporting) -> Result<(CallKey, O
     }
     inner.calls.insert(key, OpenCall { id: id.clone(), span, reply, steps });
     Ok((key, id))
-}
-
-/// Encodes the arguments: `()` as a call without arguments; any other value must be a map.
-fn encode_arguments(arguments: &impl Serialize) -> Result<Value, EncodeError> {
-    let body = Value::encode(arguments)?;
-    if body.is_nil() {
-        return Ok(Value::empty());
-    }
-    if body.is_map() { Ok(body) } else { Err(EncodeError::NotAMap { field: "arguments" }) }
 }
 
 impl IntoFuture for CallBuilder {

@@ -15,11 +15,11 @@ use crate::{
     protocol::session::LateResult,
     runtime::participant::{Assistant, CallBuilder, Turn},
     tool::{
-        CallError, ErrorCode, Offer, ToolError, ToolName, ToolResult,
+        CallError, Offer, ToolError, ToolName, ToolResult,
         model::{ModelCall, by_owner, fitted, model_names},
     },
     transport::Identity,
-    value::{self, Value},
+    value::Value,
 };
 
 /// The longest result that is given to the model, in bytes: a longer one is cut and marked.
@@ -133,10 +133,11 @@ pub fn answer(caller: &impl Caller, tool_call: &Json) -> impl Future<Output = An
     let id = tool_call["id"].clone();
     let function = &tool_call["function"];
     let name = function["name"].as_str().unwrap_or_default();
-    let started = arguments(&function["arguments"]).map_err(CallError::Tool).and_then(|body| {
-        let ModelCall { tool, to, arguments } = ModelCall::read(caller.tools(), name, body)?;
+    // Most APIs give the arguments as a text of JSON, some as the map itself.
+    let written = Value::from(&function["arguments"]);
+    let started = ModelCall::read(caller.tools(), name, written).map(|ModelCall { tool, to, arguments }| {
         let call = caller.call(&tool, arguments);
-        Ok((tool, to.into_iter().fold(call, CallBuilder::to).start()))
+        (tool, to.into_iter().fold(call, CallBuilder::to).start())
     });
     let name = name.to_owned();
     async move {
@@ -280,21 +281,6 @@ fn failure(error: &CallError, partial: Option<Json>) -> Json {
     failure
 }
 
-/// Most APIs give the arguments as JSON text, some as the map itself; an empty text means no arguments.
-fn arguments(written: &Json) -> Result<Value, ToolError> {
-    let bad = |reason: String| ToolError::new(ErrorCode::INVALID_PARAMETERS, reason);
-    match written {
-        Json::Null => Ok(Value::empty()),
-        Json::String(text) if text.trim().is_empty() => Ok(Value::empty()),
-        Json::String(text) => {
-            let value =
-                value::parse(text).map_err(|error| bad(format!("the arguments are not JSON: {error}")))?;
-            Ok(Value::from(value))
-        }
-        map => Ok(Value::from(map.clone())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,13 +378,5 @@ mod tests {
         assert_eq!(content_of(&result)["error"], failed);
         let answer = answer_of(&json!("call_1"), "t", None, &result);
         assert!(answer.needs_model && answer.spoken.is_none());
-    }
-
-    #[test]
-    fn arguments_may_be_text_map_or_nothing() {
-        assert_eq!(arguments(&json!("{\"a\":1}")).unwrap().to_json(), json!({"a": 1}));
-        assert_eq!(arguments(&json!({"a": 1})).unwrap().to_json(), json!({"a": 1}));
-        assert_eq!(arguments(&json!("")).unwrap().to_json(), json!({}));
-        assert_eq!(arguments(&json!("{")).unwrap_err().code(), ErrorCode::INVALID_PARAMETERS);
     }
 }

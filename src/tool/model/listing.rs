@@ -71,8 +71,10 @@ impl ModelCall {
     /// offered.
     ///
     /// # Errors
-    /// `UnknownTool` for a prompt that the model invented: it must not prompt a person in the assistant's name.
-    pub(crate) fn read(offers: Vec<Offer>, name: &str, arguments: Value) -> Result<Self, CallError> {
+    /// `UnknownTool` for a prompt that the model invented: it must not prompt a person in the assistant's name. `Arguments` if they
+    /// are not [arguments](Value::into_arguments).
+    pub(crate) fn read(offers: Vec<Offer>, name: &str, written: Value) -> Result<Self, CallError> {
+        let arguments = written.into_arguments().map_err(CallError::Arguments)?;
         let mut listed = by_owner(offers, true);
         let names = model_names(&listed);
         let found = names.original(name).and_then(|name| listed.remove_entry(name));

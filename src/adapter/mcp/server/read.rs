@@ -6,12 +6,15 @@ use rmcp::model::{ClientJsonRpcMessage, RequestId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::adapter::jsonrpc::{
-    self,
-    error::{INTERNAL, INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
-    head::Head,
-    id::Id,
-    message::{Parts, changed},
+use crate::{
+    Value,
+    adapter::jsonrpc::{
+        self,
+        error::{INTERNAL, INVALID_REQUEST, SHAPE, code_of, refusal, unreadable},
+        head::Head,
+        id::Id,
+        message::{Parts, changed},
+    },
 };
 
 /// The most requests of one host that are open at once. Calls have a lower limit.
@@ -74,13 +77,31 @@ fn plain(id: &Id) -> Option<String> {
     }
 }
 
-/// The parameters of a cancellation, which `rmcp` reads in one form alone.
+/// The parameters of a cancellation and of a call, which `rmcp` reads in one form alone.
 #[derive(Default, Deserialize)]
 struct Params<'a> {
     #[serde(default, borrow, rename = "requestId")]
     request_id: Option<&'a RawValue>,
     #[serde(default, borrow)]
     reason: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+impl<'a> Params<'a> {
+    /// Returns the object that the arguments of a call mean, if they are [another form](Value::into_arguments) of one.
+    fn object(&self) -> Option<(&'a str, String)> {
+        let written = self.arguments?.get();
+        if written.starts_with('{') {
+            return None;
+        }
+        let map = Value::from_plain_json(written).ok()?.into_arguments().ok()?;
+        let mut text = written.to_owned();
+        while let Ok(inner) = serde_json::from_str(&text) {
+            text = inner;
+        }
+        Some((written, if map.is_empty() { "{}".to_owned() } else { text }))
+    }
 }
 
 /// Parses a message. Returns its text, too, if that had to be changed. With `ids`, its id may be any.
@@ -143,6 +164,9 @@ fn changes<'a>(text: &'a str, ids: Option<&mut Ids>) -> Result<Vec<(&'a str, Str
         let reason = params.reason.map(RawValue::get).filter(|reason| !reason.starts_with('"'));
         changes.extend(reason.map(|reason| (reason, "null".to_owned())));
     }
+    if method == "tools/call" {
+        changes.extend(params.object());
+    }
     changes.retain(|(part, other)| part != other);
     Ok(changes)
 }
@@ -155,6 +179,8 @@ pub(super) fn with_id(text: &str, id: &Id) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::{ClientRequest, JsonObject};
+
     use super::*;
 
     fn id(text: &str) -> Id {
@@ -187,6 +213,31 @@ mod tests {
         let mut ids = Ids::default();
         for n in 0..=MAX_OPEN {
             assert_eq!(ids.begin(id(&n.to_string())).is_some(), n < MAX_OPEN);
+        }
+    }
+
+    #[test]
+    fn arguments_in_other_forms_are_an_object_for_rmcp() {
+        let call = |arguments: &str| {
+            let message =
+                r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t","arguments":ARG}}"#;
+            let (message, _) = parsed(message.replace("ARG", arguments).as_bytes(), None).unwrap();
+            let ClientJsonRpcMessage::Request(request) = message else { panic!("it is a request") };
+            match request.request {
+                ClientRequest::CallToolRequest(call) => Some(call.params.arguments.unwrap_or_default()),
+                _ => None,
+            }
+        };
+        for nothing in ["null", "[]", "\"\"", r#""{}""#, r#""null""#, r#""\"{}\"""#] {
+            assert_eq!(call(nothing), Some(JsonObject::new()), "{nothing}");
+        }
+        let on = call(r#"{"$bin":1}"#);
+        assert!(on.is_some());
+        for written in [r#""{\"$bin\":1}""#, r#"" {\"$bin\": 1}""#] {
+            assert_eq!(call(written), on, "{written}");
+        }
+        for other in ["5", "[1]", r#""[1]""#, r#""on""#] {
+            assert_eq!(call(other), None, "{other}");
         }
     }
 

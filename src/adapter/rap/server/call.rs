@@ -126,17 +126,12 @@ impl Drop for Open<'_> {
 async fn called(
     room: &Room,
     operation: Option<&str>,
-    arguments: Option<Map<String, Json>>,
+    arguments: Json,
     cancelled: &CancellationToken,
 ) -> RapResult {
     let Some(operation) = operation else {
         return failed(
             "the call names no tool: `operation` has to be the name of one of the toolset's tools. Nothing ran.",
-        );
-    };
-    let Some(arguments) = arguments else {
-        return failed(
-            "`arguments` is not an object. Send an object that fits the tool's schema. Nothing ran.",
         );
     };
     let Some(_permit) = room.begin_call() else {
@@ -150,7 +145,7 @@ async fn called(
     let Some(entry) = found else {
         return failed(&model_text::unknown(operation));
     };
-    let mut call = room.call(&entry, Value::from(Json::Object(arguments)));
+    let mut call = room.call(&entry, Value::from(arguments));
     // Progress is not part of the protocol.
     let until_end = async { while call.progress().await.is_some() {} };
     if cancelled.run_until_cancelled(until_end).await.is_none() {

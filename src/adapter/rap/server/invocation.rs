@@ -39,8 +39,8 @@ pub(super) struct Invocation {
     pub(super) callback: Callback,
     /// The tool's name, if it is a text.
     pub(super) operation: Option<String>,
-    /// The arguments, if they are an object or missing.
-    pub(super) arguments: Option<Map<String, Json>>,
+    /// The arguments as they came.
+    pub(super) arguments: Json,
 }
 
 /// Where the result goes, and what is echoed there.
@@ -70,11 +70,7 @@ impl Invocation {
             fields.get("callback_url").and_then(Json::as_str).ok_or(Malformed::Field("callback_url"))?;
         let callback = Callback { target: outgoing.check(url)?, call_id };
         let operation = fields.get("operation").and_then(Json::as_str).map(str::to_owned);
-        let arguments = match fields.shift_remove("arguments") {
-            Some(Json::Object(arguments)) => Some(arguments),
-            None | Some(Json::Null) => Some(Map::new()),
-            Some(_) => None,
-        };
+        let arguments = fields.shift_remove("arguments").unwrap_or_default();
         Ok(Self { key, callback, operation, arguments })
     }
 }
@@ -158,11 +154,12 @@ mod tests {
         ] {
             assert!(matches!(read(&with(key, value)), Err(Malformed::Field(field)) if field == key), "{key}");
         }
-        for (key, value) in [("operation", json!(5)), ("operation", json!(null)), ("arguments", json!([1]))] {
-            let read = read(&with(key, value)).unwrap();
-            assert!(read.operation.is_none() || read.arguments.is_none(), "{key}");
+        for operation in [json!(5), json!(null)] {
+            assert_eq!(read(&with("operation", operation)).unwrap().operation, None);
         }
-        assert_eq!(read(&with("arguments", json!(null))).unwrap().arguments, Some(Map::new()));
+        for arguments in [json!(null), json!([1])] {
+            assert_eq!(read(&with("arguments", arguments.clone())).unwrap().arguments, arguments);
+        }
         assert!(matches!(Invocation::read("[", &outgoing()), Err(Malformed::Document(_))));
     }
 

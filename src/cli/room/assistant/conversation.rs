@@ -649,6 +649,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn arguments_in_all_forms_are_read_in_one_way() {
+        async fn echo(given: serde_json::Map<String, Json>) -> Result<Json, ToolError> {
+            Ok(given.into())
+        }
+        let room = MemoryRoom::new();
+        let client = Client::builder().assistant("brain").tool("echo", "", echo);
+        let _phone = client.join_over(room.client("phone")).await.unwrap();
+        let mut driver = Driver::new(&room, 64).await;
+        for (written, meant) in [
+            (json!(null), json!({})),
+            (json!([]), json!({})),
+            (json!(""), json!({})),
+            (json!("{}"), json!({})),
+            (json!("{\"on\":true}"), json!({"on": true})),
+            (json!([1]), Json::Null),
+            (json!("on"), Json::Null),
+        ] {
+            for model in [false, true] {
+                driver
+                    .write(&json!({"type": "call", "id": 1, "tool": "echo", "model": model, "arguments": written}))
+                    .await;
+                let result = driver.until(json!({"type": "result", "id": 1})).await;
+                assert_eq!(result["value"], meant, "{written}: {result}");
+                let code = &result["error"]["code"];
+                assert_eq!(code == "invalid_parameters", meant.is_null(), "{written}: {result}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn client_that_offers_tools_is_ready_once_until_it_leaves() {
         let room = MemoryRoom::new();
         let mut driver = Driver::new(&room, 64).await;

@@ -5,7 +5,6 @@ use super::{Call, Core, JobKey, Outgoing, Request};
 use crate::{
     tool::{CallId, ReportError, ToolName},
     transport::CloseReason,
-    value::EncodeError,
 };
 
 /// The key of a request's `meta` that marks a reported call.
@@ -18,6 +17,7 @@ impl Outgoing {
         core: &mut Core,
         mut request: Request,
     ) -> Result<(JobKey, CallId), ReportError> {
+        request.arguments = request.arguments.into_arguments().map_err(ReportError::Arguments)?;
         let tool = self.check_report(core, &request)?;
         request.meta.set_bool(REPORTED, true);
         let limit = *request.timeout.get_or_insert(core.cx.config.times.longest_call);
@@ -39,9 +39,6 @@ impl Outgoing {
         let tool: ToolName = request.tool.parse()?;
         if tool.is_reserved() && tool.as_str() != ToolName::EVENT {
             return Err(ReportError::Reserved { tool });
-        }
-        if !request.arguments.is_map() {
-            return Err(ReportError::Arguments(EncodeError::NotAMap { field: "parameters" }));
         }
         let (size, limit) =
             (request.arguments.as_bytes().len() + request.meta.size(), caps.frames.max_frame_of_others);
