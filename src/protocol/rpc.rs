@@ -12,7 +12,7 @@ use crate::{
     protocol::frame::{ToolUseRequest, ToolUseResult},
     tool::{CallId, ErrorCode, Execution, ToolError, ToolResult},
     transport::{Peer, RpcError, RpcRequest, StreamHeader},
-    value::{Value, append_text, encoded, ends, parse, prefix, without_mark},
+    value::{Value, ends, prefix, without_mark},
 };
 
 /// Whether the crate is built with LiveKit's RPC. Where this is asked first, the compiler removes the rest.
@@ -221,7 +221,7 @@ impl Reply {
             "" => format!("RPC error {}", error.code),
             text => text.to_owned(),
         };
-        let failure = |code| Self::Failure(ToolError::new(code, &text));
+        let failure = |code| Self::Failure(ToolError::new(code, &text).of_rpc(error.code));
         match error.code {
             code::UNSUPPORTED_METHOD | code::UNSUPPORTED_VERSION => Self::Declined,
             code::REQUEST_TOO_LARGE => Self::TooLarge,
@@ -232,15 +232,10 @@ impl Reply {
             _ => {
                 let data = prefix(&error.data, MAX_PAYLOAD);
                 let partial = read(data, false).unwrap_or_else(|| Value::from(json!({"value": data})));
-                Self::Failure(ToolError::from(text).with_partial(partial))
+                Self::Failure(ToolError::from(text).of_rpc(error.code).with_partial(partial))
             }
         }
     }
-}
-
-/// Returns the payload of a request.
-pub(crate) fn request_payload(arguments: &Value) -> String {
-    json_text(arguments.as_bytes())
 }
 
 /// Returns the attributes of the stream with a request of version 2.
@@ -318,17 +313,9 @@ pub(crate) fn error(code: &ErrorCode, message: &str, began: bool) -> RpcError {
 fn payload_of(value: &Value) -> String {
     let result = ToolResult::of(value);
     if result.is_plain() {
-        return json_text(value.lone_value().unwrap_or(value.as_bytes()));
+        return value.lone().as_ref().unwrap_or(value).to_json_text();
     }
     result.for_model(MAX_STREAM).text.into_owned()
-}
-
-/// Returns the JSON of an encoded value.
-pub(crate) fn json_text(bytes: &[u8]) -> String {
-    let mut text = Vec::with_capacity(2 * bytes.len());
-    // The bytes of a value are one value, and its JSON is UTF-8.
-    let _ = append_text(&mut text, bytes, 0);
-    String::from_utf8(text).unwrap_or_default()
 }
 
 /// The bytes of a map before the value of its only key `value`.
@@ -340,12 +327,8 @@ const ONE_VALUE: &[u8] = b"\x81\xa5value";
 fn read(text: &str, any: bool) -> Option<Value> {
     let first = without_mark(text).trim_start().bytes().next();
     (any || matches!(first, Some(b'{' | b'['))).then_some(())?;
-    if let Some(value) = encoded(if first == Some(b'{') { &[] } else { ONE_VALUE }, text) {
-        return Some(value);
-    }
-    let json = parse(text).ok()?;
-    let value = Value::from(&if json.is_object() { json } else { json!({"value": json}) });
-    Value::from_bytes(value.into_bytes()).ok()
+    let value = Value::from_plain_json(text).ok()?;
+    if value.is_map() { Some(value) } else { Value::from_bytes([ONE_VALUE, value.as_bytes()].concat()).ok() }
 }
 
 #[cfg(test)]
@@ -397,7 +380,7 @@ mod tests {
     #[test]
     fn payload_of_a_request_is_read_back() {
         for json in [json!({}), json!({"on": true, "level": 0.5, "name": "Küche \u{1}\""})] {
-            let payload = request_payload(&Value::from(&json));
+            let payload = Value::from(&json).to_json_text();
             assert_eq!(arguments(payload.as_bytes()).unwrap(), Value::from(&json));
         }
     }
@@ -505,11 +488,11 @@ mod tests {
         for (data, partial) in
             [(r#"{"left": 2}"#, json!({"left": 2})), ("two left", json!({"value": "two left"}))]
         {
-            match Reply::of_error(&RpcError::new(1500, "", data)) {
+            match Reply::of_error(&RpcError::new(101, "", data)) {
                 Reply::Failure(error) => {
                     assert_eq!(
-                        (error.message(), error.partial()),
-                        ("RPC error 1500", Some(&Value::from(&partial)))
+                        (error.message(), error.partial(), error.rpc_code()),
+                        ("RPC error 101", Some(&Value::from(&partial)), Some(101))
                     );
                 }
                 other => panic!("{other:?}"),

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use crate::{
     protocol::{
         frame::{Frame, Message, ToolUseRequest, ToolUseResult},
-        rpc::{MAX_STREAM, PING, attribute, code, json_text},
+        rpc::{MAX_STREAM, PING, attribute, code},
     },
     tool::ErrorCode,
     transport::{
@@ -477,10 +477,10 @@ fn payload_of(stored: Option<&Value>, form: Option<&str>) -> Bytes {
     let Some(stored) = stored.filter(|_| form != Some(NONE)) else { return Bytes::new() };
     let inner = || stored.get("value");
     match form {
-        None => json_text(stored.as_bytes()).into(),
+        None => stored.to_json_text().into(),
         Some(TEXT) => inner().and_then(|it| it.as_str().map(|it| it.to_owned().into())).unwrap_or_default(),
         Some(BYTES) => inner().and_then(|it| bytes_of(&it)).unwrap_or_default(),
-        Some(_) => inner().map(|it| json_text(it.as_bytes()).into()).unwrap_or_default(),
+        Some(_) => inner().map(|it| it.to_json_text().into()).unwrap_or_default(),
     }
 }
 

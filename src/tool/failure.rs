@@ -50,6 +50,8 @@ struct Failure {
     code: ErrorCode,
     message: String,
     partial: Option<Value>,
+    /// The number of the error that a method of LiveKit's RPC raised.
+    rpc_code: Option<u32>,
     /// Whether the tool had started, if that is known: it outweighs what the code proves.
     began: Option<bool>,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -107,6 +109,12 @@ impl ToolError {
         self
     }
 
+    /// Records the number of an error of RPC.
+    pub(crate) fn of_rpc(mut self, code: u32) -> Self {
+        self.0.rpc_code = Some(code);
+        self
+    }
+
     /// Records whether the tool had started.
     pub(crate) fn of_begun(mut self, began: bool) -> Self {
         self.0.began = Some(true).filter(|_| began);
@@ -119,9 +127,9 @@ impl ToolError {
         self
     }
 
-    /// Records of the start what the other failure records.
-    pub(crate) fn started_as(mut self, other: &Self) -> Self {
-        self.0.began = other.0.began;
+    /// Records what the other failure records, besides what is sent of it.
+    pub(crate) fn recorded_as(mut self, other: &Self) -> Self {
+        (self.0.began, self.0.rpc_code) = (other.0.began, other.0.rpc_code);
         self
     }
 
@@ -146,13 +154,19 @@ impl ToolError {
         self.0.partial.as_ref()
     }
 
+    /// Returns the number of the error that a method of LiveKit's RPC raised, such as the `code` of an app's `RpcError`. Its data is
+    /// the [partial result](Self::partial).
+    pub fn rpc_code(&self) -> Option<u32> {
+        self.0.rpc_code
+    }
+
     /// Returns the underlying error, which stays in this process.
     pub fn source(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         self.0.source.as_deref()
     }
 
     fn build(code: ErrorCode, message: String, source: Option<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(Box::new(Failure { code, message, partial: None, began: None, source }))
+        Self(Box::new(Failure { code, message, partial: None, rpc_code: None, began: None, source }))
     }
 
     /// Returns the code of a call's failure when it is reported as a tool's failure.

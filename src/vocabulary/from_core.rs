@@ -164,6 +164,7 @@ impl CallError {
             size: None,
             max: None,
             partial: None,
+            rpc_code: None,
         }
     }
 }
@@ -188,6 +189,7 @@ impl From<&CoreCallError> for CallError {
                 it.message = error.for_clients().to_string();
                 it.for_model = Some(model_text::of_tool(error)).filter(|text| *text != it.message);
                 it.partial = error.partial().map(body);
+                it.rpc_code = error.rpc_code().map(u64::from);
                 CallErrorKind::Tool
             }
             CoreCallError::UnknownTool { .. } => CallErrorKind::UnknownTool,
@@ -583,8 +585,8 @@ impl Event {
             CoreEvent::PeerError { by, code, message, recoverable } => {
                 Self::PeerError { by: text(&by), code, message, recoverable }
             }
-            CoreEvent::Violation { by, what, times } => {
-                let message = what.unreadable().map(|why| why.to_string());
+            CoreEvent::Violation { by, what, times, why } => {
+                let message = what.unreadable().map(|why| why.to_string()).or_else(|| why.map(Into::into));
                 Self::Violation { by: by.as_ref().map(text), what: owned(what.as_str()), times, message }
             }
             CoreEvent::View { by, view } => {

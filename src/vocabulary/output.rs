@@ -299,7 +299,7 @@ messages! {
             what: String,
             /// How often.
             times: u64,
-            /// What to do, if its packets cannot be read.
+            /// What was wrong with the first one, or what to do, if its packets cannot be read.
             message: Option<String>,
         },
         /// Client: the assistant shows the state of a view.

@@ -357,6 +357,8 @@ record! {
         max: Option<u64>,
         /// The partial result of a failed tool, or the data of its error.
         partial: Option<Json>,
+        /// The number of the error that a method of LiveKit's RPC raised, of `tool`.
+        rpc_code as "rpcCode": Option<u64>,
     }
 }
 

@@ -148,6 +148,7 @@ async fn failures(program: &str) -> anyhow::Result<()> {
         Err(CallError::Tool(error)) => {
             ensure!(error.message() == "the lamp is broken", "{error}");
             ensure!(error.partial().map(|it| it.to_json()) == Some(json!({"left": 2})), "{error:?}");
+            ensure!(error.rpc_code() == Some(101), "{error:?}");
         }
         other => anyhow::bail!("{other:?}"),
     }
@@ -269,10 +270,11 @@ async fn command_line() -> anyhow::Result<()> {
     let (code, line) = call(&["echo", r#"{"n": 1}"#]).await?;
     ensure!(code == Some(0) && line["value"] == json!({"n": 1}), "{line}");
     let (code, line) = call(&["fail"]).await?;
-    ensure!(
-        code == Some(1) && line["error"]["code"] == "execution_error" && line["error"]["mayHaveRun"] == true,
-        "{line}"
-    );
+    let error = json!({
+        "kind": "tool", "code": "execution_error", "message": "the lamp is broken", "mayHaveRun": true,
+        "partial": {"left": 2}, "rpcCode": 101,
+    });
+    ensure!(code == Some(1) && line["error"] == error, "{line}");
     let (code, line) = call(&["dance"]).await?;
     ensure!(
         code == Some(4) && line["error"]["code"] == "unknown_tool" && line["error"]["mayHaveRun"] == false,

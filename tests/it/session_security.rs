@@ -177,7 +177,7 @@ fn packets_that_cannot_be_read_are_counted_and_reported_with_what_to_do() {
         world.run(SECOND);
         let all = |world: &World| {
             let times = world.ends["a"].events.iter().filter_map(|event| match event {
-                Event::Violation { by: Some(by), what, times } if *by == "x" && *what == counter => {
+                Event::Violation { by: Some(by), what, times, .. } if *by == "x" && *what == counter => {
                     Some(*times)
                 }
                 _ => None,
@@ -561,4 +561,12 @@ fn id_in_the_report_of_a_malformed_frame_is_cut() {
     let reports = world.received("phone", Kind::ERROR);
     let [Message::Error(report)] = &reports[..] else { panic!("{reports:?}") };
     assert_eq!(report.originating_id.as_ref().map(String::len), Some(128));
+    // Both ends are told what is wrong with it.
+    let why = "`toolName` is missing";
+    assert_eq!(report.message, format!("the frame is malformed: {why}"));
+    let reasons = world.ends["a"].events.iter().filter_map(|event| match event {
+        Event::Violation { what: Counter::Malformed, why, .. } => Some(why.as_deref()),
+        _ => None,
+    });
+    assert_eq!(reasons.collect::<Vec<_>>(), [Some(why)]);
 }

@@ -40,7 +40,7 @@ export function registerMethods(participant, RpcError, say) {
     text: async () => "at home",
     large: async (payload) => JSON.stringify({ text: "x".repeat(JSON.parse(payload).bytes - 11) }),
     fail: async () => {
-      throw new RpcError(1500, "the lamp is broken", JSON.stringify({ left: 2 }));
+      throw new RpcError(101, "the lamp is broken", JSON.stringify({ left: 2 }));
     },
     crash: async () => {
       throw new Error("a secret of the app");

@@ -61,7 +61,7 @@ async def main():
 
     @method
     async def fail(payload):
-        raise rtc.RpcError(1500, "the lamp is broken", json.dumps({"left": 2}))
+        raise rtc.RpcError(101, "the lamp is broken", json.dumps({"left": 2}))
 
     @method
     async def crash(payload):

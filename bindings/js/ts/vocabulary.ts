@@ -146,6 +146,8 @@ export interface CoreCallError {
   readonly max?: number;
   /** The partial result of a failed tool, or the data of its error. */
   readonly partial?: Json;
+  /** The number of the error that a method of LiveKit's RPC raised, of `tool`. */
+  readonly rpcCode?: number;
 }
 
 /** Why a connection ended. */
@@ -598,7 +600,7 @@ export interface CoreEvents {
     readonly what: string;
     /** How often. */
     readonly times: number;
-    /** What to do, if its packets cannot be read. */
+    /** What was wrong with the first one, or what to do, if its packets cannot be read. */
     readonly message?: string;
   };
   /** Client: the assistant shows the state of a view. */
@@ -689,10 +691,13 @@ export class CallError extends Error {
 export class ToolFailed extends CallError {
   /** The partial result of a failed tool, or the data of its error. */
   readonly partial?: Json;
+  /** The number of the error that a method of LiveKit's RPC raised, of `tool`. */
+  readonly rpcCode?: number;
 
   constructor(error: CoreCallError) {
     super(error);
     if (error.partial !== undefined) this.partial = error.partial;
+    if (error.rpcCode !== undefined) this.rpcCode = error.rpcCode;
   }
 }
 

@@ -130,6 +130,8 @@ class ToolFailed(CallError):
         super().__init__(error)
         #: The partial result of a failed tool, or the data of its error.
         self.partial: Any = error.get("partial")
+        #: The number of the error that a method of LiveKit's RPC raised, of `tool`.
+        self.rpc_code: int | None = error.get("rpcCode")
 
 
 class UnknownTool(CallError):

@@ -81,7 +81,7 @@ impl Words {
 /// The class of a call's error in both languages, and the fields that it has beside those of all.
 fn class_of(kind: &str) -> (&'static str, &'static [&'static str]) {
     match kind {
-        "tool" => ("ToolFailed", &["partial"]),
+        "tool" => ("ToolFailed", &["partial", "rpcCode"]),
         "unknown_tool" => ("UnknownTool", &[]),
         "ambiguous" => ("Ambiguous", &["owners"]),
         "not_bound" => ("NotBound", &["owners"]),

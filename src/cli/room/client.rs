@@ -153,12 +153,13 @@ pub(in crate::cli) fn line(event: &Event) -> Option<String> {
         Event::NotAllowed => {
             "the token does not allow sending data: no assistant can see this client; have `canPublishData` granted".to_owned()
         }
-        Event::Violation { by, what, times } => {
+        Event::Violation { by, what, times, why } => {
             if let Some(why) = what.unreadable() {
                 return Some(format!("{} ({times} packets)", unreadable::describe(by.as_ref(), why)));
             }
             let by = by.as_ref().map_or("a participant without an identity", Identity::as_str);
-            format!("{by} violated the protocol: {what} ({times} times)")
+            let why = why.as_deref().map(|why| format!(", {why}")).unwrap_or_default();
+            format!("{by} violated the protocol: {what}{why} ({times} times)")
         }
         Event::Source(status) => format!("{} is {}", status.name, status.health),
         Event::ToolRenamed { source, tool, offered_as } => {

@@ -90,14 +90,25 @@ pub(super) struct Malformed {
     pub(super) kind: Option<Kind>,
     /// The id in the frame's body, if it could be read.
     pub(super) id: Option<String>,
+    /// What is wrong with it.
+    pub(super) why: String,
+}
+
+impl Malformed {
+    pub(super) fn because(why: impl Into<String>) -> Self {
+        Self { why: why.into(), ..Self::default() }
+    }
 }
 
 pub(super) fn decode(payload: Bytes) -> Result<Received, Malformed> {
     let size = payload.len();
-    let frame = Frame::decode(payload).map_err(|_| Malformed::default())?;
+    let frame = Frame::decode(payload).map_err(|error| Malformed::because(error.to_string()))?;
     match frame.message() {
         Ok(message) => Ok(Received { message, size, lane: Lane::Reliable, frame }),
-        Err(_) => Err(Malformed { kind: Some(frame.kind()), id: frame.peek_id().map(str::to_owned) }),
+        Err(error) => {
+            let id = frame.peek_id().map(str::to_owned);
+            Err(Malformed { kind: Some(frame.kind()), id, ..Malformed::because(error.to_string()) })
+        }
     }
 }
 

@@ -201,6 +201,11 @@ impl Context {
 
     /// Counts misbehavior, and reports it unless the same was reported within its [`interval`].
     pub(super) fn complain<'a>(&mut self, by: impl Into<Option<&'a Identity>>, what: Counter) {
+        self.complain_of(by, what, "");
+    }
+
+    /// Complains, and says what was wrong.
+    pub(super) fn complain_of<'a>(&mut self, by: impl Into<Option<&'a Identity>>, what: Counter, why: &str) {
         let by = by.into();
         self.stats.add(what, 1);
         let (known, now) = (self.complaints.len(), self.now);
@@ -211,7 +216,8 @@ impl Context {
             None => {
                 self.complaints.insert((by.cloned(), what), Complaint { reported_at: now, times: 0 });
                 self.set_timer(Timer::Complaints, COMPLAINT_INTERVAL);
-                self.event(Event::Violation { by: by.cloned(), what, times: 1 });
+                let why = Some(why).filter(|why| !why.is_empty()).map(Into::into);
+                self.event(Event::Violation { by: by.cloned(), what, times: 1, why });
             }
         }
     }
@@ -224,7 +230,7 @@ impl Context {
                 self.complaints.insert((by, what), complaint);
             } else if complaint.times > 0 {
                 self.complaints.insert((by.clone(), what), Complaint { reported_at: now, times: 0 });
-                self.event(Event::Violation { by, what, times: complaint.times });
+                self.event(Event::Violation { by, what, times: complaint.times, why: None });
             }
         }
         if !self.complaints.is_empty() {

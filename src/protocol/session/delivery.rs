@@ -46,7 +46,7 @@ use crate::{
     sorted::SortedMap,
     tool::CallId,
     transport::{Form, Identity, Lane, Packet, Role, Sid},
-    value::{EncodeError, Value, floor_char},
+    value::{EncodeError, Value, prefix},
 };
 
 /// The stanza after which no input is handled. The frames that one input causes still have numbers (`wire.md`, section
@@ -446,16 +446,7 @@ impl<R: Recipients> To<'_, R> {
         self.delivery.transmit(self.cx, packet);
     }
 
-    /// Reports to the peer that one of its frames is refused (type 1).
-    pub(super) fn refuse_frame(self, code: i32, message: &str, about: Option<String>) {
-        let about = about.map(|mut id| {
-            id.truncate(floor_char(&id, self.cx.config.caps.frames.id_bytes));
-            id
-        });
-        self.report_error(code, message, about);
-    }
-
-    /// Reports an error about a call or a stream to the peer (type 1).
+    /// Reports an error about a frame, a call or a stream to the peer (type 1).
     pub(super) fn report_error(mut self, code: i32, message: &str, about: Option<String>) {
         let error = ErrorMessage {
             id: self.cx.ids.next(),
@@ -464,7 +455,7 @@ impl<R: Recipients> To<'_, R> {
             message: message.to_owned(),
             severity: 2,
             recoverable: true,
-            originating_id: about,
+            originating_id: about.map(|id| prefix(&id, self.cx.config.caps.frames.id_bytes).to_owned()),
         };
         self.post_small(&Message::Error(error), None);
     }

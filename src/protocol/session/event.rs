@@ -393,6 +393,8 @@ pub enum Event {
         what: Counter,
         /// How often it happened since the last report.
         times: u64,
+        /// What was wrong with the first one, if more is known than its kind.
+        why: Option<Box<str>>,
     },
     /// Client: the assistant shows the state of a view, which replaces the one before. The same state may come again.
     View {

@@ -38,10 +38,14 @@ use crate::{
     protocol::frame::Kind,
     sorted::{SortedMap, SortedSet},
     transport::{Identity, Participant, Peer},
+    value::ends,
 };
 
 /// The interval between two reports to one peer that it sent a malformed frame: 1 s.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The longest reason in an error, in bytes.
+const MAX_REASON: usize = 256;
 
 /// How many refusals of streams one sender is sent per second.
 const REFUSALS_PER_SECOND: u32 = 8;
@@ -179,7 +183,7 @@ impl Peers {
             // The exchange handles texts.
             Part::Ignored | Part::Whole(_) | Part::Text(..) => {}
             Part::Taken => remote.into_iter().for_each(|it| it.note_packet(cx.now)),
-            Part::Broken => self.correct(cx, delivery, id, Malformed::default()),
+            Part::Broken(why) => self.correct(cx, delivery, id, Malformed::because(why)),
             Part::Refused(stream, why) => {
                 let admits = |it: &mut Remote| it.limits.streams.admits(cx.now, REFUSALS_PER_SECOND);
                 if remote.is_some_and(admits) {
@@ -214,7 +218,7 @@ impl Peers {
         from: &Identity,
         what: Malformed,
     ) {
-        cx.complain(from, Counter::Malformed);
+        cx.complain_of(from, Counter::Malformed, &what.why);
         self.correct(cx, delivery, from, what);
     }
 
@@ -235,7 +239,8 @@ impl Peers {
         }
         let is_due = |it: &mut Remote| has_passed(&mut it.limits.corrected_at, cx.now, CORRECTION_INTERVAL);
         if self.remotes.get_mut(from).is_some_and(is_due) {
-            delivery.to(cx, self, from).refuse_frame(101, "the frame is malformed", what.id);
+            let why = format!("the frame is malformed: {}", ends(&what.why, MAX_REASON));
+            delivery.to(cx, self, from).report_error(101, &why, what.id);
         }
     }
 

@@ -238,7 +238,11 @@ impl Views {
             || view.view.len() > ViewUpdate::MAX_NAME
             || view.size() > ViewUpdate::MAX_SIZE
         {
-            return core.cx.complain(id, Counter::Malformed);
+            return core.cx.complain_of(
+                id,
+                Counter::Malformed,
+                "the name or the content of a view is too long",
+            );
         }
         self.seen.retain(|name| *name != view.view);
         if !view.content.is_nil() {

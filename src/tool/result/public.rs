@@ -30,7 +30,7 @@ impl ToolError {
     #[must_use]
     pub fn for_clients(&self) -> Self {
         let message = public_message(self.message(), self.partial());
-        let error = Self::new(self.code(), message).started_as(self);
+        let error = Self::new(self.code(), message).recorded_as(self);
         match self.partial() {
             Some(partial) => error.with_partial(public_value(partial)),
             None => error,

@@ -42,8 +42,8 @@ pub(crate) enum Part {
     Taken,
     /// The part completed this frame.
     Whole(Bytes),
-    /// The stream broke the rules and was dropped.
-    Broken,
+    /// The stream broke this rule and was dropped.
+    Broken(&'static str),
     /// The stream of this id was dropped, because there is no space for it or another participant has changed it. Its
     /// sender may try again.
     Refused(Arc<str>, &'static str),
@@ -248,8 +248,9 @@ impl Streams {
         if length.is_some_and(|length| length > limit as u64) {
             // Reported as broken and not as refused: it never fits, and its sender would try eight times.
             tracing::debug!(%from, length, limit, "a stream is refused because it is too long");
-            cx.complain(id, Counter::StreamRefused);
-            return Part::Broken;
+            let why = "the stream is longer than one may be";
+            cx.complain_of(id, Counter::StreamRefused, why);
+            return Part::Broken(why);
         }
         let expected = length.map_or(0, |length| length as usize);
         // Announced bytes count before they arrive. Otherwise streams that fit one by one could all begin and
@@ -402,11 +403,12 @@ impl Streams {
 fn drop_with(cx: &mut Context, key: &Key, text: Option<RpcText>, fault: Fault, why: &'static str) -> Part {
     tracing::debug!(from = %key.0, stream = %key.1, ?fault, why, "a stream is dropped");
     let is_refused = fault == Fault::NoSpace;
-    cx.complain(key.0.identity(), if is_refused { Counter::StreamRefused } else { Counter::StreamBroken });
+    let what = if is_refused { Counter::StreamRefused } else { Counter::StreamBroken };
+    cx.complain_of(key.0.identity(), what, why);
     match text {
         Some(text) => text.failed(fault, why),
         None if is_refused => Part::Refused(Arc::clone(&key.1), why),
-        None => Part::Broken,
+        None => Part::Broken(why),
     }
 }
 

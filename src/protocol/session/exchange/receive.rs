@@ -36,7 +36,8 @@ impl Exchange {
             return cx.complain(None, Counter::NoSender);
         };
         if payload.len() > cx.config.caps.frames.max_incoming {
-            return peers.malformed(cx, delivery, from.identity(), Malformed::default());
+            let what = Malformed::because("it is larger than a packet may be");
+            return peers.malformed(cx, delivery, from.identity(), what);
         }
         self.receive_frame(core, from, lane, payload);
     }
@@ -65,13 +66,12 @@ impl Exchange {
         // Its sender may still believe in the join before, in which it listed the feature, and is told nothing: it sends
         // the frame again after the handshake.
         if !core.peers.may_compress(from) {
-            core.cx.complain(id, Counter::Malformed);
+            core.cx.complain_of(id, Counter::Malformed, "it is compressed before the handshake");
             return Err(());
         }
         let limit = core.cx.config.caps.frames.largest_of(self.is_trusted(core, id));
         deflate::expanded_frame(&payload, limit).map(Bytes::from).map_err(|error| {
-            tracing::debug!(peer = %id, %error, "a compressed frame cannot be read");
-            core.peers.malformed(&mut core.cx, &mut core.delivery, id, Malformed::default());
+            core.peers.malformed(&mut core.cx, &mut core.delivery, id, Malformed::because(error.to_string()));
         })
     }
 
@@ -228,7 +228,12 @@ impl Exchange {
         // A client that owes a result may send a large stream, for the result.
         let is_too_large = is_large && !matches!(received.message, Message::ToolUseResult(_));
         if is_too_large || received.call_id().is_some_and(|call| call.len() > caps.id_bytes) {
-            let what = Malformed { kind: Some(received.frame.kind()), id: None };
+            let why = if is_too_large {
+                "it is larger than its sender may send"
+            } else {
+                "the call's id is too long"
+            };
+            let what = Malformed { kind: Some(received.frame.kind()), ..Malformed::because(why) };
             return peers.malformed(cx, delivery, id, what);
         }
         // Before the message is handled: the lane of its answer depends on the lane on which it has arrived.

@@ -149,7 +149,8 @@ impl Exchange {
     fn admit_request(&mut self, core: &mut Core, call: &RpcCall) -> bool {
         let id = call.caller.identity();
         if call.id.is_empty() || call.id.len() > core.cx.config.caps.frames.id_bytes {
-            core.cx.complain(id, Counter::Malformed); // no answer could name it
+            // No answer could name it.
+            core.cx.complain_of(id, Counter::Malformed, "the id of a request by RPC is missing, or too long");
             return false;
         }
         core.peers.note_packet(&core.cx, id);

@@ -110,7 +110,7 @@ pub(super) fn refuse(core: &mut Core, inbound: &InboundRequest, code: i32, why: 
         let error = rpc::error(&ErrorCode::EXECUTION_ERROR, why, true);
         return respond(core, &inbound.caller, inbound.id(), error);
     }
-    core.to(&inbound.caller).refuse_frame(code, why, Some(inbound.id().as_str().to_owned()));
+    core.to(&inbound.caller).report_error(code, why, Some(inbound.id().as_str().to_owned()));
 }
 
 /// Sends an error that is not kept.

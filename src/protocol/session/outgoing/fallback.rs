@@ -89,7 +89,7 @@ impl Outgoing {
         }
         let stanza = incoming.stanza().filter(|stanza| *stanza != 0);
         let (Some(stanza), Some(call)) = (stanza, it.acknowledged_message_id.as_deref()) else {
-            return core.cx.complain(id, Counter::Malformed);
+            return core.cx.complain_of(id, Counter::Malformed, "a claim names no call, or has no number");
         };
         let call = CallId::known(call);
         if let Some(of) = it.acknowledged_stanza_id.filter(|of| *of != 0) {

@@ -225,7 +225,7 @@ pub(super) fn by_rpc(reach: Reach) -> bool {
 
 /// Sends a request, with the time that is left.
 fn post(core: &mut Core, call: &Call, owner: &Identity, reach: Reach, id: &str) -> Result<Sent, CallError> {
-    let payload = rpc::request_payload(&call.arguments);
+    let payload = call.arguments.to_json_text();
     let limit = if reach == Reach::Rpc1 { rpc::MAX_PAYLOAD } else { rpc::MAX_STREAM };
     if payload.len() > limit {
         return Err(CallError::TooLarge { size: payload.len(), limit });
@@ -257,7 +257,7 @@ fn read_outcome(core: &Core, call: &Call, owner: &Identity, outcome: RpcOutcome)
         Reply::Failure(error) => CallError::Tool(error),
         Reply::Declined => CallError::unknown_tool(&call.tool, NotOffered::Declined { owner: owner.clone() }),
         Reply::TooLarge => {
-            let size = rpc::request_payload(&call.arguments).len();
+            let size = call.arguments.to_json_text().len();
             CallError::TooLarge { size, limit: rpc::MAX_PAYLOAD }
         }
         Reply::Timeout => CallError::Timeout { limit: call.budget.limit },

@@ -234,7 +234,7 @@ impl Peers {
         let rooms = [incoming.conversation(), its.conversation_id.as_deref()];
         if rooms.iter().any(|room| cx.is_other_room(*room)) {
             cx.complain(id, Counter::WrongRoom);
-            delivery.to(cx, self, id).refuse_frame(201, "the Configuration names another room", None);
+            delivery.to(cx, self, id).report_error(201, "the Configuration names another room", None);
             return Greeting::Ignored;
         }
         cx.learn_room(incoming.conversation().or(its.conversation_id.as_deref()));
