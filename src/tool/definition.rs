@@ -7,6 +7,9 @@ use serde_json::Value;
 use super::{BargeIn, ToolName};
 use crate::transport::Identity;
 
+/// The longest name of a method of LiveKit's RPC that is called, in bytes.
+const MAX_RPC_METHOD: usize = 512;
+
 /// A tool's definition: its name, its description, the schema of its arguments and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
@@ -27,6 +30,7 @@ struct Details {
     denied: ToolHints,
     short_title: Option<String>,
     meta: Option<Value>,
+    rpc_method: Option<Arc<str>>,
 }
 
 /// What is known of a tool's effect. `None`: nothing is known, which is other than no.
@@ -127,6 +131,14 @@ impl Tool {
         self
     }
 
+    /// Sets the method of LiveKit's RPC that runs it, if that has another name: any text of 1 to 512 bytes that does not begin
+    /// with `lk.`, such as `lamp/on`. Callers call the tool, and only [`rpc_tool`](crate::AssistantBuilder::rpc_tool) reads it.
+    #[must_use]
+    pub fn with_rpc_method(mut self, method: impl Into<Arc<str>>) -> Self {
+        self.details().rpc_method = Some(method.into());
+        self
+    }
+
     /// Sets its name.
     #[must_use]
     pub fn renamed(mut self, name: ToolName) -> Self {
@@ -184,6 +196,18 @@ impl Tool {
     /// Returns what its system says of it beyond all this, if it does.
     pub fn meta(&self) -> Option<&Value> {
         self.details.as_ref()?.meta.as_ref()
+    }
+
+    /// Returns the method of LiveKit's RPC that runs it: its own name, or [another](Self::with_rpc_method).
+    pub fn rpc_method(&self) -> &str {
+        let other = self.details.as_ref().and_then(|details| details.rpc_method.as_deref());
+        other.unwrap_or(self.name.as_str())
+    }
+
+    /// Returns whether its method of LiveKit's RPC can be called.
+    pub(crate) fn can_call_rpc_method(&self) -> bool {
+        let method = self.rpc_method();
+        !method.starts_with("lk.") && (1..=MAX_RPC_METHOD).contains(&method.len())
     }
 
     /// Returns its options.

@@ -273,6 +273,16 @@ pub enum RegisterError {
         /// The name.
         name: ToolName,
     },
+    /// The tool's method of LiveKit's RPC cannot be called.
+    #[error(
+        "{name:?} cannot be the method {method:?}: it needs 1 to 512 bytes, and `lk.` begins methods of LiveKit"
+    )]
+    RpcMethod {
+        /// The name.
+        name: ToolName,
+        /// The method.
+        method: Box<str>,
+    },
     /// Two tools have the same name.
     #[error("two tools are named {name:?}; rename one, or give its source a prefix")]
     Duplicate {

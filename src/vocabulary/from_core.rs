@@ -621,6 +621,7 @@ impl LeftOut {
     pub fn from_core(why: &RegisterError) -> Self {
         let tool = match why {
             RegisterError::Reserved { name }
+            | RegisterError::RpcMethod { name, .. }
             | RegisterError::Duplicate { name }
             | RegisterError::NoConsent { name }
             | RegisterError::NotAMap { name }

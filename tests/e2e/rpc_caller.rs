@@ -87,7 +87,8 @@ async fn app(room: &str, program: &str, key: Option<&str>) -> anyhow::Result<Pro
 }
 
 fn ours() -> AssistantBuilder {
-    METHODS.iter().fold(Assistant::builder(), |builder, name| {
+    let lamp = Tool::new("lamp_on".parse().expect("a name"), "of the app").with_rpc_method("lamp/on: all");
+    METHODS.iter().fold(Assistant::builder().rpc_tool(WEB, lamp), |builder, name| {
         builder.rpc_tool(WEB, Tool::new(name.parse().expect("a name"), "of the app"))
     })
 }
@@ -102,7 +103,7 @@ async fn join(room: &str, builder: AssistantBuilder) -> anyhow::Result<Assistant
 async fn ready(room: &str, builder: AssistantBuilder) -> anyhow::Result<Assistant> {
     let assistant = join(room, builder).await?;
     let tools = assistant.ready(WEB).await?;
-    ensure!(tools.len() == METHODS.len(), "{tools:?}");
+    ensure!(tools.len() == METHODS.len() + 1, "{tools:?}");
     Ok(assistant)
 }
 
@@ -171,8 +172,10 @@ async fn failures(program: &str) -> anyhow::Result<()> {
         }
     })
     .await?;
-    let echoed = assistant.call("echo", json!({"n": 1})).await?;
-    ensure!(echoed.to_json() == json!({"n": 1}));
+    for tool in ["echo", "lamp_on"] {
+        let echoed = assistant.call(tool, json!({"n": 1})).await?;
+        ensure!(echoed.to_json() == json!({"n": 1}), "{tool}");
+    }
     Ok(())
 }
 
@@ -267,8 +270,10 @@ async fn command_line() -> anyhow::Result<()> {
         let line: Value = serde_json::from_str(&output.stdout).with_context(|| format!("{output:?}"))?;
         anyhow::Ok((output.code, line))
     };
-    let (code, line) = call(&["echo", r#"{"n": 1}"#]).await?;
-    ensure!(code == Some(0) && line["value"] == json!({"n": 1}), "{line}");
+    for method in ["echo", "lamp/on: all"] {
+        let (code, line) = call(&[method, r#"{"n": 1}"#]).await?;
+        ensure!(code == Some(0) && line["value"] == json!({"n": 1}), "{line}");
+    }
     let (code, line) = call(&["fail"]).await?;
     let error = json!({
         "kind": "tool", "code": "execution_error", "message": "the lamp is broken", "mayHaveRun": true,

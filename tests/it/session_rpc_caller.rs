@@ -877,6 +877,11 @@ fn tools_of_apps_are_checked() {
             "{error}"
         );
     }
+    let method = |method: &str| config().rpc_tool("web", tool("lamp_on").with_rpc_method(method));
+    assert_eq!(check(method("lamp/on: all"), &[]), Ok(()));
+    for refused in ["", "lk.chat", &"x".repeat(513)] {
+        assert!(matches!(check(method(refused), &[]), Err(RegisterError::RpcMethod { .. })), "{refused}");
+    }
     let many = (0..129).fold(Config::default(), |config, n| config.rpc_tool("web", tool(&format!("t{n}"))));
     assert!(matches!(check(many, &[]), Err(RegisterError::TooMany { count: 129, limit: 128 })));
 }

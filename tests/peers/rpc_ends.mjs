@@ -36,6 +36,7 @@ export async function makeCalls(participant, RpcError, peer, calls, say) {
 export function registerMethods(participant, RpcError, say) {
   const methods = {
     echo: async (payload) => payload,
+    "lamp/on: all": async (payload) => payload,
     slow: async (payload) => after(3000, payload),
     text: async () => "at home",
     large: async (payload) => JSON.stringify({ text: "x".repeat(JSON.parse(payload).bytes - 11) }),

@@ -4,7 +4,8 @@
 
 Prints {"event": "ready"} when it is in the room, and {"event": "ran", "method": …} for each run. It stays until its standard
 input ends. Methods: echo returns its payload, slow does so after 3 s; text returns text that is not JSON; large returns JSON of
-the size that its payload names as {"bytes": N}; fail raises an error with data, crash one of another kind; hang never returns.
+the size that its payload names as {"bytes": N}; fail raises an error with data, crash one of another kind; hang never returns;
+"lamp/on: all" returns its payload, too.
 
 With E2EE_KEY in the environment its data is encrypted end to end with that shared key.
 """
@@ -70,6 +71,12 @@ async def main():
     @method
     async def hang(payload):
         await asyncio.sleep(600)
+
+    async def other_name(payload):
+        return payload
+
+    other_name.__name__ = "lamp/on: all"
+    method(other_name)
 
     say("ready")
     await over.wait()

@@ -27,6 +27,7 @@ use crate::cli::{
 };
 use toolbridge::{
     Assistant, CallError, EncodeError, Event, Events, Identity, Role, Tool, ToolError, ToolResult, Value,
+    tools::{InvalidToolName, NameMap, NameRules},
     transport::Participant,
     vocabulary::{self, CallErrorKind},
 };
@@ -103,14 +104,15 @@ enum Via {
     Rpc,
 }
 
-pub(in crate::cli) async fn run(arguments: Arguments) -> Result<(), Failure> {
+pub(in crate::cli) async fn run(mut arguments: Arguments) -> Result<(), Failure> {
     let json = parameters(&arguments)?;
     let target = arguments.room_arguments.target("call", Role::Assistant)?;
     let mut builder = Assistant::builder().connect_options(target.options.clone()).drain(DRAIN);
     match (&arguments.to, arguments.via) {
         (Some(owner), Some(Via::Rpc)) => {
-            let name = arguments.tool.parse().map_err(|error| Failure::usage(format!("{error}")))?;
-            builder = builder.rpc_tool(owner.as_str(), Tool::new(name, ""));
+            let tool = method(&arguments.tool).map_err(|error| Failure::usage(error.to_string()))?;
+            arguments.tool = tool.name().to_string();
+            builder = builder.rpc_tool(owner.as_str(), tool);
         }
         (Some(owner), None) => builder = builder.client(owner.as_str()),
         (None, _) => {}
@@ -170,6 +172,13 @@ struct Times {
     wait: Duration,
     /// From the request to the outcome; `None` if no request was made.
     took: Option<Duration>,
+}
+
+/// Returns a method of an app as a tool. Its name is that of the tool if it can be, such as `lamp_on` for `lamp/on`.
+fn method(name: &str) -> Result<Tool, InvalidToolName> {
+    let names = NameMap::new(NameRules::Tool, [name]);
+    let fitting = name.parse().or_else(|_| names.converted(name).unwrap_or_default().parse())?;
+    Ok(Tool::new(fitting, "").with_rpc_method(name))
 }
 
 /// Parses the arguments from the command line, or from standard input, which can carry larger ones.

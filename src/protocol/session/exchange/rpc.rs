@@ -149,7 +149,6 @@ impl Exchange {
     fn admit_request(&mut self, core: &mut Core, call: &RpcCall) -> bool {
         let id = call.caller.identity();
         if call.id.is_empty() || call.id.len() > core.cx.config.caps.frames.id_bytes {
-            // No answer could name it.
             core.cx.complain_of(id, Counter::Malformed, "the id of a request by RPC is missing, or too long");
             return false;
         }

@@ -19,7 +19,7 @@ use crate::{
             peers::Remote,
         },
     },
-    tool::{CallError, CallId, LossCause, NotOffered, Reach, ToolError},
+    tool::{CallError, CallId, LossCause, NotOffered, Reach, Tool, ToolError},
     transport::{Identity, Packet, RPC_REQUEST_TOPIC, RpcError, RpcMessage, RpcRequest},
     value::Value,
 };
@@ -232,12 +232,13 @@ fn post(core: &mut Core, call: &Call, owner: &Identity, reach: Reach, id: &str) 
     }
     let Core { cx, peers, delivery, .. } = core;
     let timeout = milliseconds(time_left(cx, call)).unsigned_abs();
+    let method = peers.get(owner).and_then(|it| it.tool(&call.tool)).map_or(&*call.tool, Tool::rpc_method);
     let packet = if reach == Reach::Rpc1 {
-        let request = RpcRequest::new(id, &*call.tool, payload, timeout);
+        let request = RpcRequest::new(id, method, payload, timeout);
         Packet::rpc(owner.clone(), RpcMessage::Request(request))
     } else {
         let described = peers.get(owner).and_then(Remote::description);
-        let attributes = rpc::request_attributes(id, &call.tool, timeout);
+        let attributes = rpc::request_attributes(id, method, timeout);
         text_packet(cx, owner, described, RPC_REQUEST_TOPIC, attributes, payload.into())
     };
     Ok(delivery.post_rpc(cx, packet, Purpose::Request(call.id.clone())))

@@ -173,6 +173,9 @@ impl Peers {
                 if name.is_reserved() || rpc::is_reserved(name.as_str()) {
                     return Err(RegisterError::Reserved { name });
                 }
+                if !tool.can_call_rpc_method() {
+                    return Err(RegisterError::RpcMethod { name, method: tool.rpc_method().into() });
+                }
                 if cx.local.reserves(&name) || !names.insert(name.clone()) {
                     return Err(RegisterError::Duplicate { name });
                 }
