@@ -204,6 +204,7 @@ impl Context {
         self.complain_of(by, what, "");
     }
 
+    /// Complains, and says what was wrong.
     pub(super) fn complain_of<'a>(&mut self, by: impl Into<Option<&'a Identity>>, what: Counter, why: &str) {
         let by = by.into();
         self.stats.add(what, 1);

@@ -238,11 +238,7 @@ impl Views {
             || view.view.len() > ViewUpdate::MAX_NAME
             || view.size() > ViewUpdate::MAX_SIZE
         {
-            return core.cx.complain_of(
-                id,
-                Counter::Malformed,
-                "the name or the content of a view is too long",
-            );
+            return core.cx.complain_of(id, Counter::Malformed, "a view is too large");
         }
         self.seen.retain(|name| *name != view.view);
         if !view.content.is_nil() {
