@@ -45,7 +45,7 @@ pub(crate) mod token;
 mod wire;
 
 pub use diagnosis::{Check, CheckStatus, Diagnosis};
-pub use e2ee::{E2eeKey, InvalidKeyIndex};
+pub use e2ee::{E2eeKey, E2eeKeys, InvalidKeyIndex};
 pub use error::{ConnectError, JoinPhase};
 pub use path::turn::{RelayError, RelayFailure};
 pub use room::simulate::Scenario;
@@ -147,7 +147,7 @@ pub struct ConnectOptions {
     rejoin_wait: [Duration; 2],
     rejoin_limit: Option<Duration>,
     source: Option<TokenSource>,
-    key: Option<E2eeKey>,
+    keys: Option<E2eeKeys>,
     has_rpc: bool,
     first: First,
     compress: Option<bool>,
@@ -167,7 +167,7 @@ impl Default for ConnectOptions {
             rejoin_wait: [Self::FIRST_REJOIN_WAIT, Self::LONGEST_REJOIN_WAIT],
             rejoin_limit: None,
             source: None,
-            key: None,
+            keys: None,
             has_rpc: false,
             first: First::default(),
             compress: None,
@@ -315,8 +315,14 @@ impl ConnectOptions {
     /// packets are encrypted on their way to the server and from there, and the server can read them.
     ///
     /// All participants need the key. Packets of the server's API, which has no key, are ignored too.
-    pub fn e2ee_key(mut self, key: E2eeKey) -> Self {
-        self.key = Some(key);
+    pub fn e2ee_key(self, key: E2eeKey) -> Self {
+        self.e2ee_keys(&E2eeKeys::new(key))
+    }
+
+    /// Encrypts all data packets end to end, as [`e2ee_key`](Self::e2ee_key), with keys that may change while the participant is in
+    /// the room.
+    pub fn e2ee_keys(mut self, keys: &E2eeKeys) -> Self {
+        self.keys = Some(keys.clone());
         self
     }
 
@@ -365,8 +371,8 @@ impl ConnectOptions {
 
     /// Returns what a room that is joined with these options can carry.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let overhead = self.key.as_ref().map_or(0, |_| e2ee::OVERHEAD);
-        let compress = self.compress.unwrap_or_else(|| self.key.is_none());
+        let overhead = self.keys.as_ref().map_or(0, |_| e2ee::OVERHEAD);
+        let compress = self.compress.unwrap_or_else(|| self.keys.is_none());
         Capabilities { lossy: true, streams: true, compress, overhead, ..Capabilities::default() }
     }
 
@@ -398,7 +404,7 @@ impl ConnectOptions {
             relay_only: self.relay_only,
             direct_only: self.direct_only,
             policy,
-            key: self.key,
+            keys: self.keys,
         };
         let start = Instant::now();
         // Boxed: it is needed once, and would make the futures of all callers large.

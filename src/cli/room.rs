@@ -8,6 +8,7 @@ pub(super) mod connection_state;
 pub(super) mod consent;
 pub(super) mod demo;
 pub(super) mod doctor;
+pub(super) mod encryption;
 pub(super) mod grant;
 pub(super) mod offered;
 pub(super) mod ping;

@@ -72,7 +72,7 @@ impl fmt::Display for Unreadable {
                 "its data is not encrypted, and is ignored; set the option `encryption` of its SDK, not `e2ee`"
             }
             Self::Undecryptable => {
-                "its data is encrypted otherwise; check that all participants have the same key and key index"
+                "its data is encrypted otherwise; check that all participants have the same key, key index and salt"
             }
         })
     }

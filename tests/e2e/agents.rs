@@ -225,7 +225,7 @@ async fn same_as_apps() -> anyhow::Result<()> {
         let (unknown, failed) = match name {
             "client" => (UNKNOWN, "1500 lamp_broken: the lamp is broken"),
             "command line" => (UNKNOWN, "1500 execution_error: the lamp is broken"),
-            _ => ("1400 Method not supported at destination", "1500 the lamp is broken"),
+            _ => ("1400 Method not supported at destination", "101 the lamp is broken"),
         };
         ensure!(seen.output(NOTHING)? == (true, unknown), "{:?}", outputs(NOTHING));
         ensure!(seen.output(FAIL)? == (true, failed), "{:?}", outputs(FAIL));

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use toolbridge::{
     Assistant, CallError, Client, ToolError,
-    livekit::{ConnectOptions, E2eeKey, LiveKitTransport},
+    livekit::{ConnectOptions, E2eeKey, E2eeKeys, LiveKitTransport},
     transport::{Packet, Transport as _, TransportEvent},
 };
 
 use crate::{
     ends::{assistant, client, double, pair, unhurried},
     peers::answers,
-    program::{Program, folder, missing_for},
+    program::{Program, folder, missing_for, tools_file},
     server::{Server, shared},
     soon, trial_with,
 };
@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         only_participants_with_the_key_read_a_packet,
         participant_with_another_key_is_not_called,
         command_line_says_which_key_to_pass,
+        changed_key_file_is_read_again,
     ];
     for (language, program) in
         [("python", "client.py"), ("node", "client.mjs"), ("a_browser", "browser.mjs client")]
@@ -152,6 +153,38 @@ async fn command_line_says_which_key_to_pass() -> anyhow::Result<()> {
     ensure!(listing.stderr.matches("pass --e2ee-key-file").count() == 1, "{listing:?}");
     let with = call(Some(KEY)).await?;
     ensure!(with.code == Some(0) && with.stdout.trim() == r#"{"value":42}"#, "{with:?}");
+    Ok(())
+}
+
+/// The command line reads a key file again that has changed, and takes the place and the ratchet of the others.
+async fn changed_key_file_is_read_again() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "changed-key-file");
+    let (path, tools) = (folder(room)?.join("shared.key"), tools_file(room, &[("double", "echo 42")])?);
+    let write = |text: &str| {
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
+    };
+    write("the first\n")?;
+    let mut phone =
+        Program::toolbridge(&server, &["client", "--room", room, "--identity", "phone", "--tools"])
+            .arg(&tools)
+            .args(&["--e2ee-salt", "sea", "--e2ee-ratchet-window", "2", "--e2ee-key-file"])
+            .arg(&path)
+            .start()?;
+    phone.line("joined as phone").await?;
+    let key = |secret: &str| E2eeKey::new(secret).salt("sea");
+    let keys = E2eeKeys::new(key("the first").index(5)?);
+    let brain = Assistant::builder().connect_options(ConnectOptions::new().e2ee_keys(&keys));
+    let brain = assistant(&server, room, "assistant", brain).await?;
+    let called = async || brain.call("double", ()).timeout(Duration::from_secs(3)).await;
+    // A request that the other one could not read yet is lost.
+    let soon_called = |what| soon(what, async { while called().await.is_err() {} });
+    ensure!(called().await?.to_json() == json!({"value": 42}));
+    write("the second\n")?;
+    keys.set(key("the second").index(6)?);
+    soon_called("the second key").await?;
+    keys.ratchet();
+    soon_called("the ratchet").await?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use toolbridge::{
     Assistant, AssistantBuilder, CallError, Client, ConnectionState, Event, Tool, ToolResult,
-    livekit::{ConnectOptions, E2eeKey},
+    livekit::{ConnectOptions, E2eeKey, E2eeKeys},
     tools::Reach,
     transport::{
         Compression, Packet, RPC_RESPONSE_TOPIC, RpcError, RpcMessage, RpcResponse, TextStream,
@@ -26,6 +26,9 @@ use crate::{
 
 /// The identity of the app.
 const WEB: &str = "web";
+
+/// The salt of a room that has its own.
+const SALT: &str = "a salt of the app";
 
 /// The key of encrypted rooms.
 const E2EE_KEY: &str = "correct horse";
@@ -53,6 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for (name, test) in [
         ("app_is_called_from_the_command_line", (|| Box::pin(command_line()) as Test) as fn() -> Test),
         ("call_goes_on_when_the_assistant_joins_again", || Box::pin(rejoined())),
+        ("key_of_the_room_changes_and_is_ratcheted", || Box::pin(rotated())),
     ] {
         let missing = || missing_for("rpc_methods.py");
         trials.push(trial_with(&format!("rpc_caller::{name}_python"), missing, test));
@@ -309,6 +313,36 @@ async fn encrypted(program: &str) -> anyhow::Result<()> {
     for kind in ["undecryptable", "not_encrypted", "malformed", "stream_broken"] {
         ensure!(assistant.stats().named(kind) == 0, "{:?}", assistant.stats());
     }
+    Ok(())
+}
+
+/// The app's SDK changes the shared key while all are in the room: to another place of the ring, and by its ratchet.
+async fn rotated() -> anyhow::Result<()> {
+    let (server, room) = (shared()?, "rpc-app-rotated");
+    let token = server.key().participant(room, WEB).sign()?;
+    let app = Program::peer(&server, &token, "rpc_methods.py", &[])?;
+    let mut app = app.env("E2EE_KEY", E2EE_KEY).env("E2EE_SALT", SALT).start()?;
+    app.event("ready").await?;
+    let key = |secret: &str| E2eeKey::new(secret).salt(SALT);
+    let keys = E2eeKeys::new(key(E2EE_KEY).index(0)?);
+    let rotate = Tool::new("rotate".parse()?, "Changes the key");
+    let options = ConnectOptions::new().e2ee_keys(&keys);
+    let assistant = join(room, ours().rpc_tool(WEB, rotate).connect_options(options)).await?;
+    assistant.ready(WEB).await?;
+    let echo = async || {
+        let echoed = assistant.call("echo", json!({"n": 1})).await?;
+        ensure!(echoed.to_json() == json!({"n": 1}), "{echoed:?}");
+        anyhow::Ok(())
+    };
+    echo().await?;
+    assistant.call("rotate", json!({"key": "the second", "index": 1})).await?;
+    app.event("rotated").await?;
+    keys.set(key("the second").index(1)?);
+    echo().await?;
+    assistant.call("rotate", json!({"index": 1})).await?;
+    app.event("rotated").await?;
+    keys.ratchet();
+    echo().await?;
     Ok(())
 }
 

@@ -70,7 +70,7 @@ fn method_that_cannot_be_called_by_rpc_is_a_usage_error() {
     for (method, why) in [
         ("bridge.echo", "reserved for the protocol"),
         ("lk.chat", "reserved for methods of LiveKit"),
-        ("two words", "is not a tool name"),
+        (&*"x".repeat(513), "1 to 512 bytes"),
     ] {
         let output = run(&[&["call", method, "{}", "--to", "web", "--via", "rpc"][..], &there].concat());
         let complaint = complaint(&output, 2);

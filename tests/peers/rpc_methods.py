@@ -5,7 +5,7 @@
 Prints {"event": "ready"} when it is in the room, and {"event": "ran", "method": …} for each run. It stays until its standard
 input ends. Methods: echo returns its payload, slow does so after 3 s; text returns text that is not JSON; large returns JSON of
 the size that its payload names as {"bytes": N}; fail raises an error with data, crash one of another kind; hang never returns;
-"lamp/on: all" returns its payload, too.
+"lamp/on: all" returns its payload, too; rotate sets the key {"key", "index"}, or ratchets the one at {"index"}, after its answer.
 
 With E2EE_KEY in the environment its data is encrypted end to end with that shared key.
 """
@@ -71,6 +71,20 @@ async def main():
     @method
     async def hang(payload):
         await asyncio.sleep(600)
+
+    @method
+    async def rotate(payload):
+        # After the answer, which still has the key before.
+        asyncio.get_running_loop().call_later(0.3, change_key, json.loads(payload))
+        return "{}"
+
+    def change_key(to):
+        provider = room.e2ee_manager.key_provider
+        if "key" in to:
+            provider.set_shared_key(to["key"].encode(), to["index"])
+        else:
+            provider.ratchet_shared_key(to["index"])
+        say("rotated")
 
     async def other_name(payload):
         return payload

@@ -4,8 +4,7 @@
 use std::{
     fmt,
     fs::File,
-    io::{self, Read as _},
-    os::unix::fs::PermissionsExt as _,
+    io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,6 +12,7 @@ use std::{
 use clap::{Args, builder::NonEmptyStringValueParser};
 use livekit_token::Claims;
 
+use super::encryption::Encryption;
 use crate::cli::{
     room::token_role::check_role,
     terminal::{
@@ -24,7 +24,7 @@ use crate::cli::{
 use toolbridge::{
     Identity, Role,
     cli_support::is_public_key,
-    livekit::{self, AccessKey, ConnectOptions, E2eeKey, LiveKitTransport, TokenClaims},
+    livekit::{self, AccessKey, ConnectOptions, LiveKitTransport, TokenClaims},
 };
 
 /// The help of `--identity` for subcommands that join as an assistant.
@@ -62,9 +62,8 @@ pub(in crate::cli) struct Server {
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) relay_only: bool,
 
-    /// File with the shared key of a room that is encrypted end to end
-    #[arg(long, value_name = "FILE", help_heading = "Server")]
-    pub(in crate::cli) e2ee_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) encryption: Encryption,
 }
 
 /// The room, the identity and the server.
@@ -197,7 +196,7 @@ impl JoinTarget {
 impl Server {
     /// Returns whether the room is encrypted end to end.
     pub(in crate::cli) fn is_encrypted(&self) -> bool {
-        self.e2ee_key_file.is_some()
+        self.encryption.is_on()
     }
 
     pub(in crate::cli) fn url(&self) -> Result<&str, Failure> {
@@ -312,34 +311,10 @@ impl Server {
             ));
         });
         let options = if self.relay_only { options.relay_only() } else { options };
-        let options = match &self.e2ee_key_file {
-            Some(path) => options.e2ee_key(e2ee_key(path)?),
-            None => options,
-        };
+        let options = self.encryption.keys()?.iter().fold(options, ConnectOptions::e2ee_keys);
         let Some(path) = &self.root_certificate else { return Ok(options) };
         options.root_certificates(&read_file(path)?).map_err(Failure::usage)
     }
-}
-
-/// Reads the key of an encrypted room. A line break at the end of the file, which editors write, is not part of it.
-fn e2ee_key(path: &Path) -> Result<E2eeKey, Failure> {
-    let file = File::open(path).map_err(|error| of_file(path, &error))?;
-    if is_read_by_others(&file).map_err(|error| of_file(path, &error))? {
-        let why = "other users can read it, and it contains a secret; run chmod 600";
-        return Err(of_file(path, &why));
-    }
-    let text = read_opened(path, file)?;
-    let secret = text.strip_suffix(b"\n").map_or(&text[..], |text| text.strip_suffix(b"\r").unwrap_or(text));
-    if secret.is_empty() {
-        return Err(of_file(path, &"the file is empty; it must contain the shared key of the room"));
-    }
-    Ok(E2eeKey::new(secret))
-}
-
-/// Returns whether users other than the owner of a regular file may read or write it.
-fn is_read_by_others(file: &File) -> io::Result<bool> {
-    let about = file.metadata()?;
-    Ok(about.is_file() && about.permissions().mode() & 0o066 != 0)
 }
 
 /// Reads a file that an option names. One without an end, such as a device, is an error.
@@ -347,7 +322,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     read_opened(path, File::open(path).map_err(|error| of_file(path, &error))?)
 }
 
-fn read_opened(path: &Path, file: File) -> Result<Vec<u8>, Failure> {
+pub(super) fn read_opened(path: &Path, file: File) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
     if read.map_err(|error| of_file(path, &error))? as u64 > MAX_FILE {
@@ -356,7 +331,7 @@ fn read_opened(path: &Path, file: File) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn of_file(path: &Path, why: &dyn fmt::Display) -> Failure {
+pub(super) fn of_file(path: &Path, why: &dyn fmt::Display) -> Failure {
     Failure::usage(format!("{}: {why}", path.display()))
 }
 
@@ -421,7 +396,7 @@ mod tests {
             token,
             root_certificate: None,
             relay_only: false,
-            e2ee_key_file: None,
+            encryption: Encryption::default(),
         }
     }
 

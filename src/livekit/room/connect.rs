@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     livekit::{
-        e2ee::E2eeKey,
+        e2ee::E2eeKeys,
         error::{ConnectError, JoinPhase},
         path::peer_connection::{Admit, Locals, PeerConnection},
         signaling::{Sent, ServerEvent, Signal, SignalOptions, demands_relays, first::First},
@@ -39,7 +39,7 @@ pub(crate) struct Connector {
     pub(crate) relay_only: bool,
     pub(crate) direct_only: bool,
     pub(crate) policy: Policy,
-    pub(crate) key: Option<E2eeKey>,
+    pub(crate) keys: Option<E2eeKeys>,
 }
 
 impl Connector {
@@ -64,7 +64,7 @@ impl Connector {
         let mut connecting = Connecting::new(signal, peer, token, response, Arc::clone(&self.signal.first));
         connecting.open(start, limit).await?;
         tracing::debug!(%server, after = ?start.elapsed(), "both data channels are open");
-        Ok(connecting.finish((self.policy, self.key.clone())))
+        Ok(connecting.finish((self.policy, self.keys.clone())))
     }
 }
 
@@ -132,7 +132,7 @@ impl Connecting {
         Ok(())
     }
 
-    fn finish(self, how: (Policy, Option<E2eeKey>)) -> Connection {
+    fn finish(self, how: (Policy, Option<E2eeKeys>)) -> Connection {
         let who = (self.room, &self.local, self.token);
         Connection::new(self.signal, self.peer, self.participants, who, how)
     }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     livekit::{
-        e2ee::E2eeKey,
+        e2ee::E2eeKeys,
         path::peer_connection::{Admit, Error, PeerConnection},
         signaling::Signal,
         wire::{packet, sequence},
@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     /// The number of messages that were not user packets.
     skipped: u64,
     /// The key of a room that is encrypted end to end.
-    key: Option<E2eeKey>,
+    key: Option<E2eeKeys>,
     /// When it was last logged how such packets can be read.
     advised_at: Option<Instant>,
 }
@@ -88,7 +88,7 @@ impl Connection {
         peer: PeerConnection,
         participants: Participants,
         (room, local, token): (String, &ParticipantInfo, String),
-        (policy, key): (Policy, Option<E2eeKey>),
+        (policy, key): (Policy, Option<E2eeKeys>),
     ) -> Self {
         let now = Instant::now();
         Self {

@@ -233,7 +233,7 @@ mod tests {
             relay_only: false,
             direct_only: false,
             policy: POLICY,
-            key: None,
+            keys: None,
         };
         (connector, seen)
     }

@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::{rpc, stream};
 use crate::{
-    livekit::e2ee::E2eeKey,
+    livekit::e2ee::E2eeKeys,
     transport::{Form, Incoming, Lane, Packet, Peer, Sid, TransportEvent, Unreadable},
 };
 
@@ -143,12 +143,12 @@ pub(crate) enum Skipped {
 
 /// Reads a message. The sender is the one that the server has set. With a key, only encrypted packets are read. One that cannot be
 /// read for that reason is an event, so that it is counted.
-pub(crate) fn incoming(lane: Lane, bytes: Bytes, key: Option<&E2eeKey>) -> Result<Heard, Skipped> {
+pub(crate) fn incoming(lane: Lane, bytes: Bytes, key: Option<&E2eeKeys>) -> Result<Heard, Skipped> {
     let size = bytes.len();
     let packet = DataPacket::decode(bytes).map_err(|_| Skipped::Malformed)?;
     let opened = match (packet.value, key) {
         (Some(Value::Encrypted(sealed)), Some(key)) => {
-            key.open(sealed).map_err(|_| Unreadable::Undecryptable)
+            key.open(&sealed).map_err(|_| Unreadable::Undecryptable)
         }
         (Some(Value::Encrypted(_)), None) => Err(Unreadable::Encrypted),
         (Some(_), Some(_)) => Err(Unreadable::NotEncrypted),
@@ -215,6 +215,7 @@ mod tests {
     use livekit_protocol::{ChatMessage, data_packet};
 
     use super::*;
+    use crate::livekit::e2ee::E2eeKey;
     use crate::transport::{Identity, StreamPart, TOPIC};
 
     fn read(lane: Lane, packet: &DataPacket) -> Incoming {
@@ -357,11 +358,11 @@ mod tests {
 
     #[test]
     fn with_a_key_only_packets_encrypted_with_it_are_read() {
-        let (key, sid) = (E2eeKey::new("secret"), Sid::from("PA_1"));
+        let (key, sid) = (E2eeKeys::new(E2eeKey::new("secret")), Sid::from("PA_1"));
         let plain = outgoing(Packet::new([Identity::from("phone")], "hello"), &sid);
         let mut sealed = DataPacket { participant_identity: "tv".into(), ..plain.clone() };
         key.seal(&mut sealed).unwrap();
-        let read = |packet: &DataPacket, key: Option<&E2eeKey>| {
+        let read = |packet: &DataPacket, key: Option<&E2eeKeys>| {
             incoming(Lane::Lossy, packet.encode_to_vec().into(), key).map(|heard| heard.event)
         };
         match read(&sealed, Some(&key)).unwrap() {
@@ -378,14 +379,14 @@ mod tests {
         assert_eq!(read(&sealed, None).unwrap(), unreadable("tv", Unreadable::Encrypted));
         let plain = DataPacket { participant_identity: "tv".into(), ..plain };
         assert_eq!(read(&plain, Some(&key)).unwrap(), unreadable("tv", Unreadable::NotEncrypted));
-        let other = E2eeKey::new("another");
+        let other = E2eeKeys::new(E2eeKey::new("another"));
         assert_eq!(read(&sealed, Some(&other)).unwrap(), unreadable("tv", Unreadable::Undecryptable));
     }
 
     /// The server removes the sender of a hidden participant's packet, and cannot see what is inside.
     #[test]
     fn sec_i1_sender_inside_an_encrypted_packet_is_not_believed() {
-        let key = E2eeKey::new("secret");
+        let key = E2eeKeys::new(E2eeKey::new("secret"));
         let user = UserPacket {
             participant_identity: "assistant".into(),
             participant_sid: "PA_9".into(),
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn parts_of_encrypted_streams_are_read() {
-        let key = E2eeKey::new("secret");
+        let key = E2eeKeys::new(E2eeKey::new("secret"));
         let mut large = Packet::new([Identity::from("phone")], vec![7; 40_000]);
         large.stream = Some("s".into());
         let (mut parts, mut read) = (stream::Outflow::new(&large, &Sid::from("PA_1")), Vec::new());

@@ -2,7 +2,7 @@
 
 use crate::{
     livekit::{
-        e2ee::{self, E2eeKey},
+        e2ee::{self, E2eeKeys},
         wire::{
             packet::{self, DataPacket},
             stream::Outflow,
@@ -19,7 +19,7 @@ pub(super) struct Writing {
     /// True if nothing of the packet has been written.
     is_first: bool,
     /// The key with which packets are encrypted.
-    key: Option<E2eeKey>,
+    key: Option<E2eeKeys>,
 }
 
 impl Writing {
@@ -31,7 +31,7 @@ impl Writing {
         packet: Packet,
         sid: &Sid,
         can_publish_data: bool,
-        key: Option<&E2eeKey>,
+        key: Option<&E2eeKeys>,
     ) -> Result<Self, SendError> {
         if !packet.is_addressed() {
             return Err(SendError::NoDestination);
@@ -105,20 +105,21 @@ fn check_size(size: usize, limit: usize) -> Result<(), SendError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::livekit::e2ee::E2eeKey;
     use crate::{livekit::wire::packet::Value, transport::Identity};
 
-    fn writing(size: usize, key: Option<&E2eeKey>) -> Writing {
+    fn writing(size: usize, key: Option<&E2eeKeys>) -> Writing {
         let packet = Packet::new(["phone".into()], vec![7; size]);
         Writing::new(packet, &Sid::from("PA_1"), true, key).unwrap()
     }
 
     /// Returns the contents that the server would forward, decrypted.
-    fn contents(mut writing: Writing, key: &E2eeKey) -> Vec<Value> {
+    fn contents(mut writing: Writing, key: &E2eeKeys) -> Vec<Value> {
         let mut contents = Vec::new();
         loop {
             assert_eq!(writing.packet().destination_identities, ["phone"]);
             match writing.packet().value.clone() {
-                Some(Value::Encrypted(sealed)) => contents.extend(key.open(sealed).unwrap()),
+                Some(Value::Encrypted(sealed)) => contents.extend(key.open(&sealed).unwrap()),
                 other => panic!("not encrypted: {other:?}"),
             }
             if !writing.go_on().unwrap() {
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn with_a_key_every_packet_and_part_is_encrypted() {
-        let key = E2eeKey::new("secret");
+        let key = E2eeKeys::new(E2eeKey::new("secret"));
         assert!(matches!(&contents(writing(10, Some(&key)), &key)[..], [Value::User(_)]));
         let parts = contents(writing(40_000, Some(&key)), &key);
         let [Value::StreamHeader(_), chunks @ .., Value::StreamTrailer(_)] = &parts[..] else {
@@ -140,14 +141,14 @@ mod tests {
 
     #[test]
     fn abandoned_stream_ends_with_a_trailer_only_if_its_header_was_written() {
-        for key in [None, Some(E2eeKey::new("secret"))] {
+        for key in [None, Some(E2eeKeys::new(E2eeKey::new("secret")))] {
             assert!(writing(10, key.as_ref()).abandon().is_none());
             assert!(writing(40_000, key.as_ref()).abandon().is_none());
             let mut begun = writing(40_000, key.as_ref());
             assert!(begun.go_on().unwrap());
             let mut left = begun.abandon().unwrap();
             let value = match (left.packet().value.clone(), &key) {
-                (Some(Value::Encrypted(sealed)), Some(key)) => key.open(sealed).unwrap(),
+                (Some(Value::Encrypted(sealed)), Some(key)) => key.open(&sealed).unwrap(),
                 (value, _) => value,
             };
             assert!(matches!(value, Some(Value::StreamTrailer(trailer)) if !trailer.reason.is_empty()));
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn packet_that_is_too_large_only_when_encrypted_is_refused() {
-        let (key, sid) = (E2eeKey::new("secret"), Sid::from("PA_1"));
+        let (key, sid) = (E2eeKeys::new(E2eeKey::new("secret")), Sid::from("PA_1"));
         let packet = |payload: usize| {
             let to = (0..300).map(|n| Identity::from(format!("{n:0>200}")));
             Packet::new(to, vec![7; payload])
