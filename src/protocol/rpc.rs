@@ -36,7 +36,7 @@ const LATENCY_MS: u64 = 7_000;
 const DEFAULT_TIMEOUT_MS: u32 = 15_000;
 
 /// The longest message of an error, in bytes.
-const MAX_MESSAGE: usize = 256;
+pub(crate) const MAX_MESSAGE: usize = 256;
 
 /// The room for the text of a failure in the data of an error, in bytes. JSON can make it six times as long.
 const MAX_TEXT: usize = 2 * 1024;

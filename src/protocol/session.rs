@@ -56,9 +56,7 @@ use crate::{
         CallError, CallId, JobKey, Offer, Outcome, Progress, Reach, RegisterError, ReportError, StopReason,
         Tool, ToolName,
     },
-    transport::{
-        CloseReason, Identity, Incoming, Participant, Peer, Role, TOPIC, TransportEvent, Unreadable,
-    },
+    transport::{CloseReason, Identity, Incoming, Participant, Peer, Role, TOPIC, TransportEvent},
     value::Value,
 };
 
@@ -280,12 +278,10 @@ impl Session {
             TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),
             TransportEvent::Rpc { from, message } => exchange.receive_rpc(core, from.as_ref(), message),
             TransportEvent::Unreadable { from, why } => {
-                let what = match why {
-                    Unreadable::Encrypted => Counter::Encrypted,
-                    Unreadable::NotEncrypted => Counter::NotEncrypted,
-                    Unreadable::Undecryptable => Counter::Undecryptable,
-                };
-                core.cx.complain(from.as_ref().map(Peer::identity), what);
+                let found = Counter::UNREADABLE.into_iter().find(|(_, it)| *it == why);
+                found
+                    .into_iter()
+                    .for_each(|(what, _)| core.cx.complain(from.as_ref().map(Peer::identity), what));
             }
             TransportEvent::Closed(reason) => self.end(reason, false),
         }

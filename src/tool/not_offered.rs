@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::transport::{Identity, Participant, ROLE_ATTRIBUTE, Role};
+use crate::transport::{Identity, Participant, ROLE_ATTRIBUTE, Role, Unreadable};
 
 /// The most names that one message lists.
 pub(crate) const NAMES_SHOWN: usize = 8;
@@ -54,6 +54,14 @@ pub enum NotOffered {
         caller: Identity,
         /// What is wrong with its token.
         why: NotAssistant,
+    },
+    /// A participant is in the room and may offer tools, but its packets cannot be read: its data is encrypted and that of the
+    /// local participant is not, or the other way round, or they have different keys.
+    Unreadable {
+        /// That participant.
+        by: Identity,
+        /// Why its packets cannot be read.
+        why: Unreadable,
     },
     /// The participant is in the room but is not admitted, so that its tools are ignored.
     NotAdmitted {
@@ -167,6 +175,19 @@ impl NotOffered {
                 let (who, caller) = (list(by, 0), shown(caller.as_str()));
                 let has = if by.len() == 1 { "has" } else { "have" };
                 format!("{who} {has} not accepted {caller}, the assistant: {}", why.explain(&caller))
+            }
+            Self::Unreadable { by, why } => {
+                let (name, has) = (
+                    shown(by.as_str()),
+                    match why {
+                        Unreadable::Encrypted => "encrypts its data, and this assistant has no key",
+                        Unreadable::NotEncrypted => "does not encrypt its data, as this assistant does",
+                        Unreadable::Undecryptable => {
+                            "encrypts its data with a key that this assistant does not have"
+                        }
+                    },
+                );
+                format!("{name} may offer {tool}, but {has}: {why}")
             }
             Self::NotAdmitted { client, offers, why } => {
                 let name = shown(client.as_str());

@@ -1,6 +1,10 @@
 //! Rooms whose data is encrypted end to end: among toolbridge participants, and with the official SDKs.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant},
+};
 
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
@@ -113,16 +117,29 @@ async fn participant_with_another_key_is_not_called() -> anyhow::Result<()> {
     let brain = Assistant::builder().connect_options(with_key(KEY));
     let server = shared()?;
     let (phone, brain) = pair(&server, "another-key", phone, brain).await?;
-    let call = brain.call("double", json!({"n": 21})).timeout(Duration::from_secs(3));
-    ensure!(matches!(call.await, Err(CallError::UnknownTool { .. })));
+    let began = Instant::now();
+    soon("both to be named", async {
+        while [phone.stats(), brain.stats()].iter().any(|stats| stats.named("undecryptable") == 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await?;
+    println!("two keys are named at both ends after {:?}", began.elapsed());
+    let call = brain.call("double", json!({"n": 21})).owner_wait(Duration::from_secs(1));
+    let error = call.await.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(
+        error.contains("phone may offer double, but encrypts its data with a key that this assistant"),
+        "{error}"
+    );
     // Each has tried to greet the other.
     ensure!(brain.stats().named("undecryptable") > 0, "{:?}", brain.stats());
     ensure!(phone.stats().named("undecryptable") > 0, "{:?}", phone.stats());
     // One without a key is counted at both ends, too.
     let plain =
         client(&server, "another-key", "tablet", Client::builder().tool("double", "", double)).await?;
-    let call = brain.call("double", json!({"n": 21})).to("tablet").timeout(Duration::from_secs(3));
-    ensure!(call.await.is_err());
+    let call = brain.call("double", json!({"n": 21})).to("tablet").owner_wait(Duration::from_secs(4));
+    let error = call.await.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(error.contains("tablet may offer double, but does not encrypt its data"), "{error}");
     ensure!(brain.stats().named("not_encrypted") > 0, "{:?}", brain.stats());
     ensure!(plain.stats().named("encrypted") > 0, "{:?}", plain.stats());
     Ok(())

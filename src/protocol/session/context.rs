@@ -12,7 +12,7 @@ use crate::{
     clock::{Instant, later},
     sorted::SortedMap,
     tool::{CallId, Tool, ToolName},
-    transport::{ConnectionState, Identity, Participant, Role},
+    transport::{ConnectionState, Identity, Participant, Role, Unreadable},
 };
 
 /// The interval between two reports of the same misbehavior of the same participant: 10 s. The later report contains
@@ -220,6 +220,12 @@ impl Context {
                 self.event(Event::Violation { by: by.cloned(), what, times: 1, why });
             }
         }
+    }
+
+    /// Returns why packets of a participant could not be read of late.
+    pub(super) fn unreadable(&self, id: &Identity) -> Option<Unreadable> {
+        let was = |what| self.complaints.contains_key(&(Some(id.clone()), what));
+        Counter::UNREADABLE.into_iter().find(|(what, _)| was(*what)).map(|(_, why)| why)
     }
 
     /// Reports the misbehavior counted since the last report, and forgets participants without new misbehavior.

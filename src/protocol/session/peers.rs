@@ -35,17 +35,13 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    protocol::frame::Kind,
+    protocol::{frame::Kind, rpc::MAX_MESSAGE},
     sorted::{SortedMap, SortedSet},
     transport::{Identity, Participant, Peer},
-    value::ends,
 };
 
 /// The interval between two reports to one peer that it sent a malformed frame: 1 s.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The longest reason in an error, in bytes.
-const MAX_REASON: usize = 256;
 
 /// How many refusals of streams one sender is sent per second.
 const REFUSALS_PER_SECOND: u32 = 8;
@@ -239,7 +235,7 @@ impl Peers {
         }
         let is_due = |it: &mut Remote| has_passed(&mut it.limits.corrected_at, cx.now, CORRECTION_INTERVAL);
         if self.remotes.get_mut(from).is_some_and(is_due) {
-            let why = format!("the frame is malformed: {}", ends(&what.why, MAX_REASON));
+            let why = format!("the frame is malformed: {}", crate::value::ends(&what.why, MAX_MESSAGE));
             delivery.to(cx, self, from).report_error(101, &why, what.id);
         }
     }

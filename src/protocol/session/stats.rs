@@ -121,13 +121,15 @@ counters! {
 impl Counter {
     /// Returns why packets cannot be read, if this counter is about that. Its text says what a person can do.
     pub fn unreadable(self) -> Option<Unreadable> {
-        match self {
-            Self::Encrypted => Some(Unreadable::Encrypted),
-            Self::NotEncrypted => Some(Unreadable::NotEncrypted),
-            Self::Undecryptable => Some(Unreadable::Undecryptable),
-            _ => None,
-        }
+        Self::UNREADABLE.into_iter().find(|(what, _)| *what == self).map(|(_, why)| why)
     }
+
+    /// What counts packets that cannot be read.
+    pub(super) const UNREADABLE: [(Self, Unreadable); 3] = [
+        (Self::Encrypted, Unreadable::Encrypted),
+        (Self::NotEncrypted, Unreadable::NotEncrypted),
+        (Self::Undecryptable, Unreadable::Undecryptable),
+    ];
 }
 
 /// The counters of one session. They start at 0 and never decrease.

@@ -96,7 +96,7 @@ pub(crate) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
     if let Some(why) = refusal.filter(|_| remote.asked_for_admission() || remote.is_observer()) {
         return not_admitted(tool, owner, remote, why);
     }
-    if !remote.is_registered() && !remote.is_plain() {
+    if !remote.is_registered() && (!remote.is_plain() || core.cx.unreadable(owner).is_some()) {
         return not_ready(core, vec![owner.clone()]);
     }
     if let Some(why) = remote.why_left_out(tool) {
@@ -169,6 +169,10 @@ fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
 /// Returns the reason why these participants have not registered tools. A client that does not accept the local
 /// participant as an assistant never sends a Configuration.
 fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
+    let unreadable = |id: &Identity| Some((id.clone(), core.cx.unreadable(id)?));
+    if let Some((by, why)) = owners.iter().find_map(unreadable) {
+        return NotOffered::Unreadable { by, why };
+    }
     // Until the room must have announced the local participant to the others.
     let unannounced = core.cx.local.unannounced_until.is_some_and(|until| core.cx.now < until);
     let has_answered = |id: &Identity| core.peers.get(id).is_some_and(Remote::is_crossed);

@@ -159,7 +159,8 @@ impl Outgoing {
         if remote.is_observer() {
             return unknown();
         }
-        let Some(reach) = remote.reach(&core.cx) else { return Choice::Wait };
+        let is_deaf = remote.is_plain() && core.cx.unreadable(owner).is_some();
+        let Some(reach) = remote.reach(&core.cx).filter(|_| !is_deaf) else { return Choice::Wait };
         // A plain peer registers nothing, so only its answer shows whether it has the tool. It never answers
         // prompts.
         let may_have_it = match reach {
