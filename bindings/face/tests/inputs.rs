@@ -142,7 +142,10 @@ fn null_is_a_result_and_otherwise_a_missing_field() {
     assert_eq!(it.handle(call, None), Ok(None));
     assert_eq!(error(&mut it, call), "id: is that of an open call");
     assert_eq!(it.handle(r#"{"type":"settle","atMs":2000,"key":9,"value":null}"#, None), Ok(None));
-    let call = r#"{"type":"call","atMs":2000,"id":"a","tool":"lamp","arguments":null}"#;
+    let call = r#"{"type":"call","atMs":2000,"id":"none","tool":"lamp","arguments":null}"#;
+    assert_eq!(it.handle(call, None), Ok(None));
+    assert_eq!(error(&mut it, call), "id: is that of an open call");
+    let call = r#"{"type":"call","atMs":2000,"id":"a","tool":"lamp","arguments":[1]}"#;
     assert_eq!(it.handle(call, None), Ok(None));
     let refused = it.next_output().unwrap();
     assert!(

@@ -3,9 +3,13 @@
 use std::{mem, os::fd::AsRawFd, process, time::Duration};
 
 use pyo3::{
-    exceptions::{PyOSError, PyRuntimeError},
+    exceptions::{PyOSError, PyRuntimeError, PyValueError},
     prelude::*,
     types::PyBytes,
+};
+use toolbridge::{
+    Role,
+    livekit::{ConnectOptions, E2eeKey, E2eeKeys, TokenClaims},
 };
 use toolbridge_face::Input;
 
@@ -20,15 +24,84 @@ pub(crate) struct JoinedRoom {
     process: u32,
 }
 
+/// The keys of a room that is encrypted end to end.
+#[pyclass(module = "toolbridge._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct Keys(E2eeKeys);
+
+#[pymethods]
+impl Keys {
+    /// Creates a ring with one key.
+    #[new]
+    #[pyo3(signature = (secret, is_random, salt, index, ratchet_window))]
+    fn new(
+        py: Python<'_>,
+        secret: &[u8],
+        is_random: bool,
+        salt: Option<Vec<u8>>,
+        index: Option<u8>,
+        ratchet_window: u8,
+    ) -> PyResult<Self> {
+        let key = py.detach(|| derived(secret, is_random, salt, index))?;
+        Ok(Self(E2eeKeys::new(key).ratchet_window(ratchet_window)))
+    }
+
+    /// Puts a key at its place, and sends with it from now on if that is wanted.
+    #[pyo3(signature = (secret, is_random, salt, index, sends))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        secret: &[u8],
+        is_random: bool,
+        salt: Option<Vec<u8>>,
+        index: Option<u8>,
+        sends: bool,
+    ) -> PyResult<()> {
+        let key = py.detach(|| derived(secret, is_random, salt, index))?;
+        if sends {
+            self.0.set(key)
+        } else {
+            self.0.add(key)
+        }
+        Ok(())
+    }
+
+    /// Replaces the key for sending with the next one of its ratchet.
+    fn ratchet(&self, py: Python<'_>) {
+        py.detach(|| self.0.ratchet());
+    }
+}
+
+fn derived(secret: &[u8], is_random: bool, salt: Option<Vec<u8>>, index: Option<u8>) -> PyResult<E2eeKey> {
+    let key = if is_random { E2eeKey::from_random_bytes(secret) } else { E2eeKey::new(secret) };
+    let key = salt.into_iter().fold(key, E2eeKey::salt);
+    let placed = match index {
+        Some(index) => key.index(index),
+        None => Ok(key),
+    };
+    placed.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// Returns what limits the bearer of a token as an assistant or a client.
+#[pyfunction]
+pub(crate) fn token_warnings(token: &str, is_assistant: bool) -> Vec<String> {
+    let wanted = if is_assistant { Role::Assistant } else { Role::Client };
+    TokenClaims::from_unverified(token).map(|claims| claims.warnings(wanted)).unwrap_or_default()
+}
+
 /// An event: its name, a text (JSON, if it is an input of the core or has participants), and bytes.
 type Told<'py> = (&'static str, String, Option<Bound<'py, PyBytes>>);
 
 #[pymethods]
 impl JoinedRoom {
-    /// Starts to join a room. Whether that succeeds is the first event.
+    /// Starts to join a room, whose data is encrypted if there are keys. Whether that succeeds is the first event.
     #[new]
-    fn new(url: String, token: String) -> PyResult<Self> {
-        let thread = RoomThread::start(url, token).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    #[pyo3(signature = (url, token, keys=None))]
+    fn new(url: String, token: String, keys: Option<&Keys>) -> PyResult<Self> {
+        let options =
+            keys.into_iter().fold(ConnectOptions::new(), |options, keys| options.e2ee_keys(&keys.0));
+        let thread = RoomThread::start(url, token, options);
+        let thread = thread.map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Self { thread: Some(thread), process: process::id() })
     }
 

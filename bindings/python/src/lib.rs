@@ -21,7 +21,7 @@ mod _core {
     use super::Session;
     #[cfg(all(feature = "join", unix))]
     #[pymodule_export]
-    use super::joined_room::JoinedRoom;
+    use super::joined_room::{JoinedRoom, Keys, token_warnings};
 }
 
 /// One end of the protocol. After a panic, and after `free`, every call raises.

@@ -23,7 +23,7 @@ use tokio::{
 };
 use toolbridge::{
     CloseReason, ConnectionState, Identity,
-    livekit::{ConnectError, LiveKitTransport},
+    livekit::{ConnectError, ConnectOptions},
     session::SendFailure,
     transport::{Lane, Packet, STREAM_TOPIC, SendError, Sid, StreamPart, Transport, TransportEvent},
 };
@@ -141,8 +141,8 @@ impl RoomThread {
     ///
     /// # Errors
     /// The system has no socket or thread left.
-    pub(crate) fn start(url: String, token: String) -> std::io::Result<Self> {
-        Self::start_with(move || async move { LiveKitTransport::join(&url, &token).await.map_err(text_of) })
+    pub(crate) fn start(url: String, token: String, options: ConnectOptions) -> std::io::Result<Self> {
+        Self::start_with(move || async move { options.join(&url, &token).await.map_err(text_of) })
     }
 
     fn start_with<T: Transport, F: Future<Output = Result<T, String>>>(

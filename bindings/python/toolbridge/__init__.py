@@ -2,6 +2,7 @@
 
 from ._assistant import Assistant, Late, ModelTool, OfferedTool, Progress, ToolDescription, Turn
 from ._client import Client
+from ._e2ee import E2eeKeys
 from ._errors import JoinError, NotReady, ToolError
 from ._questions import ConsentRequest
 from ._tool import Tool, ToolContext, tool
@@ -38,6 +39,7 @@ __all__ = [
     "Closed",
     "ConsentRequest",
     "Detached",
+    "E2eeKeys",
     "InvalidArguments",
     "InvalidLimit",
     "JoinError",

@@ -105,6 +105,8 @@ class Assistant(BaseParticipant):
     - ``tools``, ``consent`` and the others: see ``Client``; ``tools`` are those of the assistant itself.
     """
 
+    _is_assistant = True
+
     def __init__(
         self,
         room: rtc.Room,

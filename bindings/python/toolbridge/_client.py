@@ -30,6 +30,8 @@ class Client(BaseParticipant):
     - ``times``, ``caps``: times in seconds and limits, by the names of toolbridge's ``Times`` and of the fields of ``Caps``.
     """
 
+    _is_assistant = False
+
     def __init__(
         self,
         room: rtc.Room,

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._e2ee import E2eeKeys
 from ._errors import JoinError
-from ._room import Participant, Port
+from ._room import ENCRYPTION_OVERHEAD, Participant, Port
 
 if TYPE_CHECKING:
     from ._types import PortEvents, RoomState
@@ -26,15 +27,16 @@ class JoinedRoom(Port):
     The thread calls nothing of Python. It writes a byte into a socket when events wait, and the loop reads them.
     """
 
-    config = {"compress": True, "hasQueue": True}
-
-    def __init__(self, url: str, token: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, url: str, token: str, loop: asyncio.AbstractEventLoop, keys: E2eeKeys | None = None) -> None:
         kind = getattr(_core, "JoinedRoom", None)
         if kind is None:
             raise NotImplementedError("this build of toolbridge cannot join rooms by itself; pass a livekit.rtc.Room")
         self._state: RoomState = "disconnected"
         self._name = ""
-        self._core = kind(url, token)
+        # The length of a compressed frame tells whoever sees lengths how much its parts resemble each other.
+        self.config = {"compress": keys is None, "hasQueue": True}
+        self._overhead = 0 if keys is None else ENCRYPTION_OVERHEAD
+        self._core = kind(url, token, None if keys is None else keys._core)
         self._loop = loop
         self._joined: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -56,6 +58,10 @@ class JoinedRoom(Port):
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def overhead(self) -> int:
+        return self._overhead
 
     def check_process(self) -> None:
         self._core.check_process()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
+from . import _core
+from ._e2ee import E2eeKeys, keys_of
 from ._events import Emitter, EventName, Listener
 from ._json import JsonObject
 from ._names import participant
@@ -24,8 +27,13 @@ if TYPE_CHECKING:
     from ._types import Tools
 
 
+logger = logging.getLogger("toolbridge")
+
+
 class BaseParticipant:
     """A participant of a room."""
+
+    _is_assistant: ClassVar[bool]
 
     def __init__(self, room: Any, tools: Tools, options: DriverOptions) -> None:
         what = "a Client" if options.role == "client" else "an Assistant"
@@ -57,17 +65,22 @@ class BaseParticipant:
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def join(cls, url: str, token: str, tools: Tools = (), **options: Any) -> Self:
+    async def join(
+        cls, url: str, token: str, tools: Tools = (), *, e2ee: E2eeKeys | str | bytes | None = None, **options: Any
+    ) -> Self:
         """Joins a room as a participant of its own, by toolbridge's transport in Rust. It does not need the package ``livekit``.
 
-        The other arguments are those of the constructor. ``aclose`` also leaves the room. Raises ``JoinError``.
+        ``e2ee`` is the shared key of a room whose data is encrypted end to end, or ``E2eeKeys``. A grant of the token that makes its
+        role impossible is logged as a warning. The other arguments are those of the constructor. ``aclose`` also leaves the room. Raises ``JoinError``.
         """
         from ._join import JoinedRoom
 
         for name, value in (("url", url), ("token", token)):
             if not isinstance(value, str):
                 raise TypeError(f"`{name}` must be a text, not {type(value).__name__}")
-        room = JoinedRoom(url, token, asyncio.get_running_loop())
+        room = JoinedRoom(url, token, asyncio.get_running_loop(), keys_of(e2ee))
+        for warning in _core.token_warnings(token, cls._is_assistant):
+            logger.warning("%s", warning)
         make: Any = cls
         try:
             made: Self = make(room, tools, **options)

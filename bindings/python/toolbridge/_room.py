@@ -28,7 +28,7 @@ _STATES: dict[int, RoomState] = {1: "connected", 2: "reconnecting"}
 _RELIABLE = 1
 
 #: The bytes that end-to-end encryption adds to a packet, with its envelope.
-_ENCRYPTION_OVERHEAD = 44
+ENCRYPTION_OVERHEAD = 44
 
 #: The part of a stream that is passed to the SDK at once, in bytes.
 _STREAM_PART = 150_000
@@ -125,7 +125,7 @@ class RoomPort(Port):
     @property
     def overhead(self) -> int:
         manager = getattr(self.room, "_e2ee_manager", None)  # the property fails before the room is connected
-        return _ENCRYPTION_OVERHEAD if manager is not None and manager.enabled else 0
+        return ENCRYPTION_OVERHEAD if manager is not None and manager.enabled else 0
 
     def local(self) -> Participant:
         return _describe(self.room.local_participant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import os
 import re
@@ -18,10 +19,12 @@ import without_sdk  # noqa: F401
 from ends import TOOLS, Program, fresh_room, require_parts, token
 from toolbridge import (
     Assistant,
+    CallError,
     CallTimeout,
     Cancelled,
     Client,
     Closed,
+    E2eeKeys,
     JoinError,
     Lost,
     NotAllowed,
@@ -45,10 +48,10 @@ LIMIT = 120
 def in_loop(test: Any) -> Any:
     """Runs an asynchronous test."""
 
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), LIMIT))
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), LIMIT))
 
-    run.__name__ = test.__name__
     return run
 
 
@@ -139,6 +142,51 @@ async def test_joined_assistant_calls_the_tools_of_the_command_line() -> None:
         with pytest.raises(TooLarge) as large:
             await bot.call("length", {"text": "a" * MAX})
         assert large.value.max == MAX and not large.value.may_have_run
+
+
+@in_loop
+async def test_joined_ends_have_keys_of_an_encrypted_room_which_may_change(tmp_path: Path) -> None:
+    name, file = fresh_room(), tmp_path / "shared.key"
+    file.write_text("the first\n")
+    file.chmod(0o600)
+    there = ("--room", name, "--identity", "phone", "--tools", str(TOOLS), "--e2ee-key-file", str(file), "--e2ee-salt", "sea")
+    keys = E2eeKeys("the first", salt="sea", index=3)
+    async with Program("client", *there), assistant_in(name, e2ee=keys) as bot:
+        assert len((await bot.call("echo", {"text": "a" * 100_000}))["text"]) == 100_000
+        # The other one reads its file once a second; a call that it cannot read is lost.
+        file.write_text("the second\n")
+        keys.set("the second", index=4)
+        while True:
+            try:
+                assert await bot.call("echo", {"a": 1}, timeout=3) == {"a": 1}
+                break
+            except CallError as error:
+                assert isinstance(error, (CallTimeout, UnknownTool, Lost)), error
+    with pytest.raises(ValueError, match="no place of a key ring"):
+        keys.add("third", index=16)
+    with pytest.raises(ValueError, match="empty"):
+        E2eeKeys("")
+
+
+@in_loop
+async def test_joined_ends_with_two_keys_name_each_other() -> None:
+    name = fresh_room()
+    async with (
+        await Client.join(URL, token(name, "phone", "client"), Phone().tools(), e2ee="one") as phone,
+        await Assistant.join(URL, token(name, "agent", "assistant"), e2ee=b"another") as bot,
+    ):
+        for end in (phone, bot):
+            while not end.stats().get("undecryptable"):
+                await asyncio.sleep(0.01)
+        with pytest.raises(UnknownTool, match="phone may offer echo, but encrypts its data with a key that this assistant"):
+            await bot.call("echo", {"text": ""}, owner_wait=1)
+
+
+@in_loop
+async def test_joined_client_that_is_hidden_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    name = fresh_room()
+    async with await Client.join(URL, token(name, "phone", "client", hidden=True)):
+        assert any("hidden" in record.getMessage() for record in caplog.records), caplog.records
 
 
 @in_loop
