@@ -113,8 +113,8 @@ async def test_agent_has_the_tools_of_the_room_and_its_model_reads_their_outcome
     )
     try:
         dotted = "door__open_3c2fde1b"
-        calls = (dotted, {}), ("door__open", {}), ("echo", {"text": "Grüße"}), ("lamp__on", {}), ("own", {})
-        seen = await phone.turn(*calls)
+        said = {"text": "Grüße"}
+        seen = await phone.turn((dotted, {}), ("door__open", {}), ("echo", said), ("lamp__on", {}), ("own", {}))
         assert sorted(seen["outputs"]) == [
             ["door__open", False, '{"value": "exact"}'],
             [dotted, False, '{"value": "dotted"}'],
