@@ -278,10 +278,9 @@ impl Session {
             TransportEvent::Stream { from, part } => exchange.receive_stream(core, &from, part),
             TransportEvent::Rpc { from, message } => exchange.receive_rpc(core, from.as_ref(), message),
             TransportEvent::Unreadable { from, why } => {
-                let found = Counter::UNREADABLE.into_iter().find(|(_, it)| *it == why);
-                found
-                    .into_iter()
-                    .for_each(|(what, _)| core.cx.complain(from.as_ref().map(Peer::identity), what));
+                if let Some((what, _)) = Counter::UNREADABLE.into_iter().find(|(_, it)| *it == why) {
+                    core.cx.complain(from.as_ref().map(Peer::identity), what);
+                }
             }
             TransportEvent::Closed(reason) => self.end(reason, false),
         }

@@ -127,7 +127,7 @@ impl ToolError {
         self
     }
 
-    /// Records what the other failure records, besides what is sent of it.
+    /// Copies from the other failure whether the tool had started, and the number of the error of RPC.
     pub(crate) fn recorded_as(mut self, other: &Self) -> Self {
         (self.0.began, self.0.rpc_code) = (other.0.began, other.0.rpc_code);
         self
