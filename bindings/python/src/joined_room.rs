@@ -24,16 +24,19 @@ pub(crate) struct JoinedRoom {
     process: u32,
 }
 
-/// The keys of a room that is encrypted end to end.
+/// The keys of a room that is encrypted end to end. All are derived in one way.
 #[pyclass(module = "toolbridge._core", frozen)]
 #[derive(Debug)]
-pub(crate) struct Keys(E2eeKeys);
+pub(crate) struct Keys {
+    ring: E2eeKeys,
+    is_random: bool,
+    salt: Option<Vec<u8>>,
+}
 
 #[pymethods]
 impl Keys {
     /// Creates a ring with one key.
     #[new]
-    #[pyo3(signature = (secret, is_random, salt, index, ratchet_window))]
     fn new(
         py: Python<'_>,
         secret: &[u8],
@@ -42,37 +45,28 @@ impl Keys {
         index: Option<u8>,
         ratchet_window: u8,
     ) -> PyResult<Self> {
-        let key = py.detach(|| derived(secret, is_random, salt, index))?;
-        Ok(Self(E2eeKeys::new(key).ratchet_window(ratchet_window)))
+        let key = py.detach(|| derived(secret, is_random, salt.as_deref(), index))?;
+        Ok(Self { ring: E2eeKeys::new(key).ratchet_window(ratchet_window), is_random, salt })
     }
 
     /// Puts a key at its place, and sends with it from now on if that is wanted.
-    #[pyo3(signature = (secret, is_random, salt, index, sends))]
-    fn put(
-        &self,
-        py: Python<'_>,
-        secret: &[u8],
-        is_random: bool,
-        salt: Option<Vec<u8>>,
-        index: Option<u8>,
-        sends: bool,
-    ) -> PyResult<()> {
-        let key = py.detach(|| derived(secret, is_random, salt, index))?;
+    fn put(&self, py: Python<'_>, secret: &[u8], index: Option<u8>, sends: bool) -> PyResult<()> {
+        let key = py.detach(|| derived(secret, self.is_random, self.salt.as_deref(), index))?;
         if sends {
-            self.0.set(key)
+            self.ring.set(key);
         } else {
-            self.0.add(key)
+            self.ring.add(key);
         }
         Ok(())
     }
 
     /// Replaces the key for sending with the next one of its ratchet.
     fn ratchet(&self, py: Python<'_>) {
-        py.detach(|| self.0.ratchet());
+        py.detach(|| self.ring.ratchet());
     }
 }
 
-fn derived(secret: &[u8], is_random: bool, salt: Option<Vec<u8>>, index: Option<u8>) -> PyResult<E2eeKey> {
+fn derived(secret: &[u8], is_random: bool, salt: Option<&[u8]>, index: Option<u8>) -> PyResult<E2eeKey> {
     let key = if is_random { E2eeKey::from_random_bytes(secret) } else { E2eeKey::new(secret) };
     let key = salt.into_iter().fold(key, E2eeKey::salt);
     let placed = match index {
@@ -99,7 +93,7 @@ impl JoinedRoom {
     #[pyo3(signature = (url, token, keys=None))]
     fn new(url: String, token: String, keys: Option<&Keys>) -> PyResult<Self> {
         let options =
-            keys.into_iter().fold(ConnectOptions::new(), |options, keys| options.e2ee_keys(&keys.0));
+            keys.into_iter().fold(ConnectOptions::new(), |options, keys| options.e2ee_keys(&keys.ring));
         let thread = RoomThread::start(url, token, options);
         let thread = thread.map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Self { thread: Some(thread), process: process::id() })

@@ -29,17 +29,16 @@ class E2eeKeys:
         kind = getattr(_core, "Keys", None)
         if kind is None:
             raise NotImplementedError("this build of toolbridge cannot join rooms by itself")
-        self._salt = None if salt is None else _bytes("salt", salt)
-        self._is_random = random_bytes
-        self._core = kind(_bytes("key", key), random_bytes, self._salt, _place(index), ratchet_window)
+        salted = None if salt is None else _bytes("salt", salt)
+        self._core = kind(_bytes("key", key), random_bytes, salted, _place(index), ratchet_window)
 
     def set(self, key: str | bytes, *, index: int | None = None) -> None:
         """Puts a key at its place, and sends with it from now on. The one before is read for 10 s more."""
-        self._core.put(_bytes("key", key), self._is_random, self._salt, _place(index), True)
+        self._core.put(_bytes("key", key), _place(index), True)
 
     def add(self, key: str | bytes, *, index: int | None = None) -> None:
         """Puts a key at its place, for reading."""
-        self._core.put(_bytes("key", key), self._is_random, self._salt, _place(index), False)
+        self._core.put(_bytes("key", key), _place(index), False)
 
     def ratchet(self) -> None:
         """Replaces the key for sending with the next one of its ratchet."""

@@ -71,7 +71,8 @@ class BaseParticipant:
         """Joins a room as a participant of its own, by toolbridge's transport in Rust. It does not need the package ``livekit``.
 
         ``e2ee`` is the shared key of a room whose data is encrypted end to end, or ``E2eeKeys``. A grant of the token that makes its
-        role impossible is logged as a warning. The other arguments are those of the constructor. ``aclose`` also leaves the room. Raises ``JoinError``.
+        role impossible is logged as a warning. The other arguments are those of the constructor. ``aclose`` also leaves the room.
+        Raises ``JoinError``.
         """
         from ._join import JoinedRoom
 
