@@ -356,7 +356,8 @@ impl ConnectOptions {
     /// both, in upper or lower case. Hosts in `NO_PROXY` and this machine are reached directly. Packets never use a proxy.
     ///
     /// # Errors
-    /// Returns a [`ConnectError`] with one variant per cause. The first join is not retried.
+    /// Returns a [`ConnectError`] with one variant per cause. The first join is not retried, unless the
+    /// server asks for that and the [`join_timeout`](Self::join_timeout) allows it.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the room. Joining is not resumed by a later call.

@@ -174,6 +174,22 @@ async fn leave_in_place_of_a_join_response_gives_the_reason() {
     }
 }
 
+/// The second join is refused for another reason, which is final.
+#[tokio::test]
+async fn join_that_the_server_asks_to_repeat_is_repeated() {
+    let url = server(|number, socket| {
+        let reason = match number {
+            0 => DisconnectReason::ConnectionTimeout,
+            _ => DisconnectReason::ParticipantRemoved,
+        };
+        say(socket, vec![joined(), leave(reason)])
+    })
+    .await;
+    let joining = ConnectOptions::new().join_timeout(BOUND).join(url.as_str(), "a.b.c").await;
+    let refused = joining.err().unwrap();
+    assert!(refused.to_string().contains("removed"), "{refused}");
+}
+
 #[tokio::test]
 async fn server_that_hangs_up_before_its_response_is_unreachable() {
     let garbage = vec![Frame::Binary(vec![0xff; 99].into()), Frame::Text("{}".into()), Frame::Close(None)];

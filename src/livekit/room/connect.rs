@@ -27,6 +27,10 @@ use crate::{
 
 /// How long to wait for the server's reason after the peer connection ended.
 const FAREWELL: Duration = Duration::from_millis(300);
+/// The wait before a join that the server asks to repeat: 0.25 s.
+const AGAIN: Duration = Duration::from_millis(250);
+/// The least time for another join: 1 s.
+const LEAST: Duration = Duration::from_secs(1);
 /// How long ICE runs before it is restarted. ICE sends checks at growing intervals, and the network may have recovered.
 const ICE_RESTART: Duration = Duration::from_secs(2);
 
@@ -43,13 +47,29 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Joins the room. Dropping the future leaves it.
+    /// Joins the room, within the limit again if the server asks for that. Dropping the future leaves it.
     pub(crate) async fn connect(
         &self,
         token: &str,
         limit: Duration,
         sent: &Sent,
     ) -> Result<Connection, ConnectError> {
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let failed = match self.join(token, left, sent).await {
+                Ok(connection) => return Ok(connection),
+                Err(failed) => failed,
+            };
+            if !failed.is_asked || until.saturating_duration_since(Instant::now()) < LEAST {
+                return Err(failed.error);
+            }
+            tracing::debug!(error = %failed.error, "the join is repeated");
+            time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn join(&self, token: &str, limit: Duration, sent: &Sent) -> Result<Connection, Failed> {
         let (server, start) = (&self.signal.url, Instant::now());
         // The offer travels in the join request, so one round trip brings the join response and the answer.
         let (mut peer, offer) =
@@ -62,14 +82,29 @@ impl Connector {
         let demanded = demands_relays(response.client_configuration.as_ref());
         peer.use_relays(&response.ice_servers, demanded, &self.signal.roots);
         let mut connecting = Connecting::new(signal, peer, token, response, Arc::clone(&self.signal.first));
-        connecting.open(start, limit).await?;
+        let opened = connecting.open(start, limit).await;
+        opened.map_err(|error| Failed { error, is_asked: connecting.is_asked })?;
         tracing::debug!(%server, after = ?start.elapsed(), "both data channels are open");
         Ok(connecting.finish((self.policy, self.keys.clone())))
     }
 }
 
+/// A join that has failed.
+struct Failed {
+    error: ConnectError,
+    /// Whether the server asks the participant to join again.
+    is_asked: bool,
+}
+
+impl From<ConnectError> for Failed {
+    fn from(error: ConnectError) -> Self {
+        Self { error, is_asked: false }
+    }
+}
+
 /// A join in progress. Dropping it leaves.
 struct Connecting {
+    is_asked: bool,
     signal: Signal,
     peer: PeerConnection,
     token: String,
@@ -84,6 +119,7 @@ impl Connecting {
         let mut participants = Participants::new(first);
         participants.update_all(&response.other_participants);
         Self {
+            is_asked: false,
             signal,
             peer,
             token: token.to_owned(),
@@ -155,9 +191,9 @@ impl Connecting {
                 }
             }
             ServerEvent::Token(token) => self.token = token,
-            ServerEvent::Leave(end) => return Err(end.into()),
+            ServerEvent::Leave(end) => return Err(self.left(end)),
             ServerEvent::Lost(why) => return Err(lost(&Loss::Signaling(why).to_string())),
-            ServerEvent::AsksToResume(reason) => return Err(End::Lost(Loss::Asked(reason)).into()),
+            ServerEvent::AsksToResume(reason) => return Err(self.left(End::Lost(Loss::Asked(reason)))),
             // These concern resumed connections or need no action during a join.
             ServerEvent::Listed
             | ServerEvent::Moved(_)
@@ -167,6 +203,12 @@ impl Connecting {
         Ok(())
     }
 
+    /// Notes whether the server asks for another join.
+    fn left(&mut self, end: End) -> ConnectError {
+        self.is_asked = matches!(end, End::Lost(Loss::Asked(_)));
+        end.into()
+    }
+
     /// Waits briefly for the server's reason after the peer connection ended.
     async fn farewell(&mut self, why: &str) -> ConnectError {
         // livekit-server closes the channels before it sends its leave request, and its reason decides
@@ -174,13 +216,14 @@ impl Connecting {
         let reason = async {
             loop {
                 match self.signal.next().await {
-                    ServerEvent::Leave(end) => return end.into(),
-                    ServerEvent::Lost(_) => return lost(why),
+                    ServerEvent::Leave(end) => return Some(end),
+                    ServerEvent::Lost(_) => return None,
                     _ => {}
                 }
             }
         };
-        time::timeout(FAREWELL, reason).await.unwrap_or_else(|_| lost(why))
+        let end = time::timeout(FAREWELL, reason).await.ok().flatten();
+        end.map_or_else(|| lost(why), |end| self.left(end))
     }
 
     fn too_late(&self, limit: Duration) -> ConnectError {
