@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;
+use rustix::process::Signal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -202,7 +203,10 @@ async fn changed_key_file_is_read_again() -> anyhow::Result<()> {
     soon_called("the second key").await?;
     keys.ratchet();
     soon_called("the ratchet").await?;
-    Ok(())
+    phone.signal(Signal::USR1)?;
+    soon("a result that cannot be read", async { while called().await.is_ok() {} }).await?;
+    keys.ratchet();
+    soon_called("the ratchet of the command line").await
 }
 
 /// Starts an SDK client with this key in the room.

@@ -12,6 +12,10 @@ use std::{
 };
 
 use clap::Args;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task,
+};
 
 use super::connect::{of_file, read_opened};
 use crate::cli::terminal::failure::{Failure, hint};
@@ -24,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, Args)]
 pub(in crate::cli) struct Encryption {
     /// File with the shared key of a room that is encrypted end to end, with its place in the key ring (0 to 15) if it has one;
-    /// may be repeated. Packets are sent with the last one, or with the one whose file has changed since
+    /// may be repeated. Packets are sent with the last one, or with the one whose file has changed since. SIGUSR1 ratchets it
     #[arg(long = "e2ee-key-file", value_name = "[INDEX=]FILE", help_heading = "Server")]
     files: Vec<KeyFile>,
 
@@ -89,8 +93,10 @@ impl Encryption {
             }
         }
         if let Some(keys) = keys.clone() {
-            let own = self.clone();
-            thread::spawn(move || own.watch(&keys, seen));
+            let (own, of_files) = (self.clone(), keys.clone());
+            thread::spawn(move || own.watch(&of_files, seen));
+            let asked = signal(SignalKind::user_defined1()).map_err(Failure::failed)?;
+            ratchet_when_asked(keys, asked);
         }
         Ok(keys)
     }
@@ -140,6 +146,18 @@ impl Encryption {
             .map_or(Ok(key.clone()), |index| key.index(index))
             .map_err(|error| Failure::usage(error.to_string()))
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "ends with the command")]
+fn ratchet_when_asked(keys: E2eeKeys, mut asked: Signal) {
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            let keys = keys.clone();
+            if task::spawn_blocking(move || keys.ratchet()).await.is_ok() {
+                hint("data is encrypted with the next key of the ratchet from now on");
+            }
+        }
+    });
 }
 
 fn version(path: &Path) -> Version {

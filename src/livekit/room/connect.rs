@@ -57,7 +57,7 @@ impl Connector {
         let until = Instant::now() + limit;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let failed = match self.join(token, left, sent).await {
+            let failed = match Box::pin(self.join(token, left, sent)).await {
                 Ok(connection) => return Ok(connection),
                 Err(failed) => failed,
             };
