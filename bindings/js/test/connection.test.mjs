@@ -304,6 +304,14 @@ test('assistant whose token gives it no role is warned at once, and no other par
   }
 });
 
+test('participant whose token hides it is warned at once', async (t) => {
+  const { phone, agent, app, bot } = ends(t, { ports: { client: { isHidden: true }, assistant: { isHidden: true } } });
+  const warned = Promise.all([next(app, 'warning'), next(bot, 'warning')]);
+  phone.connect();
+  agent.connect();
+  for (const { message } of await warned) assert.match(message, /^the token of (phone|agent) hides it: .*`hidden`$/);
+});
+
 test('rule of the author admits clients, and one that throws counts as false', async (t) => {
   let rule = () => {
     throw new Error('planted');

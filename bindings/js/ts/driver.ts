@@ -203,7 +203,12 @@ export class Driver {
     this.#offer();
     this.#view.reportAll();
     this.#emitter.emit('connected', { identity: local.identity, room: port.name });
-    if (role === 'assistant' && !mayBeAssistant(local)) {
+    if (port.isHidden === true) {
+      const message =
+        `the token of ${local.identity} hides it: others do not see the participant, so it can neither offer tools nor call ` +
+        'any; have the token server leave out `hidden`';
+      this.#emitter.emit('warning', { message });
+    } else if (role === 'assistant' && !mayBeAssistant(local)) {
       const message =
         `the token of ${local.identity} does not make it an assistant: clients serve it only if they name it (option ` +
         '`assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent without a role';

@@ -25,7 +25,7 @@ export interface LiveKitClientRoom extends SdkRoom<LiveKitClientParticipant, Str
 
 interface LiveKitClientParticipant extends SdkParticipant {
   readonly sid: string;
-  readonly permissions?: { readonly canPublishData: boolean; readonly canUpdateMetadata: boolean } | undefined;
+  readonly permissions?: { readonly canPublishData: boolean; readonly canUpdateMetadata: boolean; readonly hidden: boolean } | undefined;
 }
 
 interface LiveKitClientLocalParticipant extends LiveKitClientParticipant, SdkLocalParticipant {
@@ -115,6 +115,10 @@ export class LiveKitClientPort extends SdkPort<LiveKitClientRoom, LiveKitClientP
 
   isAnnounced(): boolean {
     return this.room.localParticipant.isActive;
+  }
+
+  get isHidden(): boolean {
+    return this.room.localParticipant.permissions?.hidden === true;
   }
 
   async publish(bytes: Uint8Array, reliable: boolean, { topic, to }: Destination): Promise<void> {

@@ -57,6 +57,8 @@ export interface RoomPort {
    * tell: the core assumes it after a while, or when a packet arrives.
    */
   isAnnounced(): boolean | undefined;
+  /** Whether the token hides the local participant from the others. Missing if the SDK does not tell. */
+  readonly isHidden?: boolean;
   /** The other participants in the room. */
   participants(): readonly ReportedParticipant[];
   participant(identity: string): ReportedParticipant | undefined;

@@ -84,6 +84,10 @@ export class RtcNodePort extends SdkPort<RtcNodeRoom, RtcNodeParticipant, Stream
     return undefined;
   }
 
+  get isHidden(): boolean {
+    return permission(this.localParticipant, 'hidden') === true;
+  }
+
   async publish(bytes: Uint8Array, reliable: boolean, { topic, to }: Destination): Promise<void> {
     await this.localParticipant.publishData(bytes, { reliable, topic, destination_identities: [...to] });
   }
@@ -154,21 +158,23 @@ export class RtcNodePort extends SdkPort<RtcNodeRoom, RtcNodeParticipant, Stream
     return local;
   }
 
-  /** The SDK does not make permissions public, but keeps them in `info`. Without them attributes are not trusted. */
+  /** Without permissions attributes are not trusted. */
   protected describe(who: RtcNodeParticipant): ReportedParticipant {
-    const info: unknown = Reflect.get(who, 'info');
-    const permission: unknown = typeof info === 'object' && info !== null ? Reflect.get(info, 'permission') : undefined;
-    const may = (name: string): boolean => {
-      const value: unknown = typeof permission === 'object' && permission !== null ? Reflect.get(permission, name) : undefined;
-      return typeof value === 'boolean' ? value : true;
-    };
     return {
       identity: who.identity,
       sid: who.sid ?? '',
       kind: participantKind(who.kind),
       attributes: who.attributes,
-      canUpdateMetadata: may('canUpdateMetadata'),
-      canPublishData: may('canPublishData'),
+      canUpdateMetadata: permission(who, 'canUpdateMetadata') ?? true,
+      canPublishData: permission(who, 'canPublishData') ?? true,
     };
   }
+}
+
+/** A permission of a participant, if it is known. The SDK does not make permissions public, but keeps them in `info`. */
+function permission(who: RtcNodeParticipant, name: string): boolean | undefined {
+  const info: unknown = Reflect.get(who, 'info');
+  const permissions: unknown = typeof info === 'object' && info !== null ? Reflect.get(info, 'permission') : undefined;
+  const value: unknown = typeof permissions === 'object' && permissions !== null ? Reflect.get(permissions, name) : undefined;
+  return typeof value === 'boolean' ? value : undefined;
 }

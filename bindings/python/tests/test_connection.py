@@ -417,6 +417,17 @@ async def test_assistant_whose_token_gives_it_no_role_is_warned_at_once_and_no_o
 
 
 @in_loop
+async def test_participant_whose_token_hides_it_is_warned_at_once() -> None:
+    ends = Ends([echo])
+    messages: list[str] = []
+    for end, room in ((ends.app, ends.phone), (ends.bot, ends.agent)):
+        room.info.permission.hidden = True
+        end.on("warning", lambda event: messages.append(event["message"]))
+    async with ends:
+        assert len(messages) == 2 and all("hides it" in message and "`hidden`" in message for message in messages)
+
+
+@in_loop
 async def test_rule_of_the_application_admits_and_one_that_raises_does_not() -> None:
     def admit(who: Any) -> bool:
         if who["identity"] != "phone":

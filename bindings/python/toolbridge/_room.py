@@ -74,6 +74,11 @@ class Port:
     def local(self) -> Participant:
         raise NotImplementedError
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the token hides the local participant from the others."""
+        return False
+
     def participants(self) -> list[Participant]:
         raise NotImplementedError
 
@@ -135,6 +140,11 @@ class RoomPort(Port):
         """Whether the local token permits data. The SDK sends without it, too, and the server drops the packets."""
         permission = _permission(self.room.local_participant)
         return permission is None or bool(permission.can_publish_data)
+
+    @property
+    def is_hidden(self) -> bool:
+        permission = _permission(self.room.local_participant)
+        return permission is not None and bool(permission.hidden)
 
     def participants(self) -> list[Participant]:
         return [_describe(who) for who in self.room.remote_participants.values()]

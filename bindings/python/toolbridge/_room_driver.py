@@ -231,7 +231,12 @@ class RoomDriver:
         self._offer()
         self._view.report_all()
         self._emitter.emit("connected", {"identity": local["identity"], "room": port.name})
-        if options.role == "assistant" and not _may_be_assistant(local):
+        if port.is_hidden:
+            self._warn(
+                f"the token of {local['identity']} hides it: others do not see the participant, so it can neither offer tools "
+                "nor call any; have the token server leave out `hidden`"
+            )
+        elif options.role == "assistant" and not _may_be_assistant(local):
             self._warn(
                 f"the token of {local['identity']} does not make it an assistant: clients serve it only if they name it "
                 "(option `assistant`). Otherwise use a token with the attribute toolbridge.role=assistant, or of a LiveKit agent without a role"

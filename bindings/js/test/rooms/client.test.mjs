@@ -32,18 +32,21 @@ function watchPackets({ localParticipant }) {
  * A client in Node. `can` resolves when its SDK knows whether it may publish data, `seen` returns what happened to its tools, and
  * `packets` the channels of the packets since its last call.
  */
-async function inNode(t, room, more = {}) {
+async function inNode(t, room, { grants, ...more } = {}) {
   const { tools, note, seen } = makeTools(toolbridgeModule);
   const livekit = new Room();
   const client = new toolbridgeModule.Client(livekit, { tools, consent: (ask) => consent(ask, note) });
+  const warnings = [];
+  client.on('warning', ({ message }) => warnings.push(message));
   t.after(async () => {
     await client.close();
     await livekit.disconnect();
   });
-  await livekit.connect(url, token(room, 'phone', { role: 'client' }), { autoSubscribe: false, dynacast: false, ...more });
+  await livekit.connect(url, token(room, 'phone', { role: 'client', grants }), { autoSubscribe: false, dynacast: false, ...more });
   const packets = watchPackets(livekit);
   return {
     seen: () => seen,
+    warnings: async () => warnings,
     packets: async () => packets(),
     // The SDK reports no event.
     can: async (expected) => {
@@ -52,15 +55,16 @@ async function inNode(t, room, more = {}) {
   };
 }
 
-async function inChromium(t, room, options) {
+async function inChromium(t, room, { grants, ...options } = {}) {
   const page = await openPage(t, options);
-  await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'phone', { role: 'client' }) });
+  await page.evaluate((options) => globalThis.startClient(options), { url, token: token(room, 'phone', { role: 'client', grants }) });
   await page.evaluate(`(globalThis.packets = (${watchPackets})(globalThis.room), undefined)`);
   return {
     page,
     packets: () => page.evaluate(() => globalThis.packets()),
     until: (what) => page.evaluate((what) => globalThis.until(what), what),
     seen: () => page.evaluate(() => globalThis.seen),
+    warnings: () => page.evaluate(() => globalThis.events.filter(({ name }) => name === 'warning').map(({ message }) => message)),
     can: (expected) => page.waitForFunction((expected) => globalThis.room.localParticipant.permissions.canPublishData === expected, expected),
   };
 }
@@ -96,6 +100,11 @@ for (const [name, start, parts] of [
       all.push((await packets()).join(' '));
     }
     assert.equal(all.at(-1), 'lossy', all.join(', '));
+  });
+
+  test(`${name}: client whose token hides it is warned as soon as it is connected`, options, async (t) => {
+    const { warnings } = await start(t, freshRoom(), { grants: { hidden: true } });
+    assert.match((await warnings()).join(), /^the token of phone hides it: .*`hidden`$/);
   });
 
   test(`${name}: client that the server forbids to publish data runs no tool until it may`, options, async (t) => {

@@ -330,6 +330,18 @@ async def test_token_without_can_publish_data_is_not_allowed_and_an_event_names_
 
 
 @in_loop
+async def test_participant_whose_token_hides_it_is_warned() -> None:
+    room = rtc.Room()
+    warnings: list[str] = []
+    async with Client(room) as client:
+        client.on("warning", lambda event: warnings.append(event["message"]))
+        await connect(room, fresh_room(), "phone", "client", hidden=True)
+        while not warnings:
+            await asyncio.sleep(0.01)
+        assert warnings[0].startswith("the token of phone hides it: ") and warnings[0].endswith("`hidden`")
+    await room.disconnect()
+
+
 async def test_assistant_whose_token_has_no_role_gets_no_tools_and_the_client_names_the_grant() -> None:
     name, room = fresh_room(), rtc.Room()
     async with python_client(name) as (_, client, _):
