@@ -63,6 +63,11 @@ pub enum NotOffered {
         /// Why its packets cannot be read.
         why: Unreadable,
     },
+    /// A participant is in the room and may offer tools, but its token does not let it send data.
+    MayNotSend {
+        /// That participant.
+        by: Identity,
+    },
     /// The participant is in the room but is not admitted, so that its tools are ignored.
     NotAdmitted {
         /// The participant.
@@ -189,6 +194,10 @@ impl NotOffered {
                 );
                 format!("{name} may offer {tool}, but {has}: {why}")
             }
+            Self::MayNotSend { by } => format!(
+                "{} is in the room, but its token does not let it send data: grant canPublishData",
+                shown(by.as_str())
+            ),
             Self::NotAdmitted { client, offers, why } => {
                 let name = shown(client.as_str());
                 let offers = if *offers { format!(" and offers {tool}") } else { String::new() };

@@ -96,7 +96,7 @@ pub(crate) fn why_not(core: &Core, tool: &str, owner: &Identity) -> NotOffered {
     if let Some(why) = refusal.filter(|_| remote.asked_for_admission() || remote.is_observer()) {
         return not_admitted(tool, owner, remote, why);
     }
-    if !remote.is_registered() && (!remote.is_plain() || core.cx.unreadable(owner).is_some()) {
+    if !remote.is_registered() && (!remote.is_plain() || why_unheard(core, owner).is_some()) {
         return not_ready(core, vec![owner.clone()]);
     }
     if let Some(why) = remote.why_left_out(tool) {
@@ -128,6 +128,15 @@ pub(crate) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity>
     let mut clients = unregistered(core, wanted);
     clients.retain(|id| core.peers.get(id).is_some_and(Remote::is_settled));
     clients
+}
+
+/// Returns why no packets of this participant arrive, if that is known.
+pub(super) fn why_unheard(core: &Core, id: &Identity) -> Option<NotOffered> {
+    let (by, who) = (id.clone(), core.peers.get(id).and_then(Remote::description));
+    if who.is_some_and(|who| !who.may_publish_data()) {
+        return Some(NotOffered::MayNotSend { by });
+    }
+    core.cx.unreadable(id).map(|why| NotOffered::Unreadable { by, why })
 }
 
 /// Returns the reason why no participant was sent a call of this tool.
@@ -169,9 +178,8 @@ fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
 /// Returns the reason why these participants have not registered tools. A client that does not accept the local
 /// participant as an assistant never sends a Configuration.
 fn not_ready(core: &Core, owners: Vec<Identity>) -> NotOffered {
-    let unreadable = |id: &Identity| Some((id.clone(), core.cx.unreadable(id)?));
-    if let Some((by, why)) = owners.iter().find_map(unreadable) {
-        return NotOffered::Unreadable { by, why };
+    if let Some(why) = owners.iter().find_map(|id| why_unheard(core, id)) {
+        return why;
     }
     // Until the room must have announced the local participant to the others.
     let unannounced = core.cx.local.unannounced_until.is_some_and(|until| core.cx.now < until);

@@ -3,7 +3,7 @@
 use super::{
     Call, CallKey, Core, Outgoing, Remote, Selected, Timer,
     fallback::preferring_client,
-    not_offered::{wanted, why_not},
+    not_offered::{wanted, why_not, why_unheard},
 };
 use crate::{
     tool::{CallError, LossCause, Reach, ToolName},
@@ -159,8 +159,8 @@ impl Outgoing {
         if remote.is_observer() {
             return unknown();
         }
-        let is_deaf = remote.is_plain() && core.cx.unreadable(owner).is_some();
-        let Some(reach) = remote.reach(&core.cx).filter(|_| !is_deaf) else { return Choice::Wait };
+        let is_unheard = remote.is_plain() && why_unheard(core, owner).is_some();
+        let Some(reach) = remote.reach(&core.cx).filter(|_| !is_unheard) else { return Choice::Wait };
         // A plain peer registers nothing, so only its answer shows whether it has the tool. It never answers
         // prompts.
         let may_have_it = match reach {
