@@ -30,6 +30,23 @@ test('rooms that are already connected work, in either order', async (t) => {
   assert.deepEqual(await bot.call('echo', { a: 1 }), { a: 1 });
 });
 
+test('participant that follows another one in its room is heard after it', async (t) => {
+  const { phone, agent } = pair();
+  agent.connect();
+  phone.connect();
+  const bot = new Assistant(agent);
+  const first = new Client(phone, { tools: { echo, old: echo } });
+  await bot.ready('phone');
+  // The second packet of a client waits for the first one, and its goodbye for both.
+  await bot.call('echo');
+  first.offer({ echo });
+  const closed = first.close();
+  const second = new Client(phone, { tools: { echo, young: echo } });
+  t.after(() => Promise.all([second.close(), bot.close()]));
+  assert.deepEqual(await bot.call('young', { a: 1 }), { a: 1 });
+  await closed;
+});
+
 test('call before the room is connected is refused, and one while it connects waits', async (t) => {
   const { phone, agent, bot } = ends(t);
   await assert.rejects(bot.call('echo'), (error) => error instanceof Closed && error.mayHaveRun === false);

@@ -1,5 +1,5 @@
 /** Drives one participant of toolbridge in a room: its sessions of the core, one after the other, and what they need. */
-import type { CloseReason, CoreClass, CoreEvent, ReportedParticipant, CoreTool, LoadCore, Output, OwnProgress, Reply, Select } from './core.js';
+import type { CloseReason, CoreClass, CoreEvent, ReportedParticipant, CoreTool, LeftOut, LoadCore, Output, OwnProgress, Reply, Select } from './core.js';
 import { textOf } from './core-errors.js';
 import { eventName, NAMES_OF_THE_CORE, type Emitter } from './events.js';
 import { Executor } from './executor.js';
@@ -7,7 +7,7 @@ import { Inbox } from './inbox.js';
 import { OpenCalls, type OpenCall } from './open-calls.js';
 import { Questions, type AskPerson } from './questions.js';
 import { seed } from './randomness.js';
-import { release } from './room-claim.js';
+import { lastPackets, release } from './room-claim.js';
 import type { RoomPort } from './room-port.js';
 import { RoomView, type Rules } from './room-view.js';
 import { Sender } from './sender.js';
@@ -44,6 +44,7 @@ export class Driver {
   #tools: readonly CoreTool[] = [];
   /** The tools as text. */
   #offered = '[]';
+  #leftOut: readonly LeftOut[] = [];
   readonly #watchers = new Set<() => void>();
   readonly #starting = new Set<{ resolve(): void; reject(error: Error): void }>();
   readonly #stopListening: () => void;
@@ -104,6 +105,11 @@ export class Driver {
     return this.#runner.isOpen;
   }
 
+  /** The tools that the session does not offer. */
+  get leftOut(): readonly LeftOut[] {
+    return this.#leftOut;
+  }
+
   /** How many byte streams were not read, because too many came before there was a session. */
   get droppedStreams(): number {
     return this.#inbox.droppedStreams;
@@ -161,7 +167,13 @@ export class Driver {
     if (this.#isStopped) return;
     this.#isStopped = true;
     this.#leavePage();
-    this.#detach('this participant was closed');
+    const flushed = this.#flushed();
+    this.#detach('this participant was closed', flushed);
+    await flushed;
+  }
+
+  /** Resolves when the last packets are sent, or after a second. */
+  async #flushed(): Promise<void> {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const limit = new Promise<void>((resolve) => (timer = setTimeout(resolve, FLUSH)));
     await Promise.race([this.#sender.flushed(), limit]);
@@ -171,7 +183,9 @@ export class Driver {
   async #load(): Promise<void> {
     for (const wait of [...LOAD_AGAIN, undefined]) {
       try {
-        this.#core = await this.#options.load();
+        const core = await this.#options.load();
+        await lastPackets(this.#port.room);
+        this.#core = core;
         return this.#start();
       } catch (error) {
         if (this.#isStopped) return;
@@ -228,7 +242,8 @@ export class Driver {
   #offer(): void {
     if (this.#tools.length === 0 && this.#options.role === 'assistant') return;
     const reply = this.#runner.pass({ type: 'offer', tools: this.#tools, partial: true });
-    if (reply?.type === 'offered' && reply.leftOut.length > 0) this.#emitter.emit('leftOut', { tools: reply.leftOut });
+    this.#leftOut = reply?.type === 'offered' ? reply.leftOut : [];
+    if (this.#leftOut.length > 0) this.#emitter.emit('leftOut', { tools: this.#leftOut });
   }
 
   #carryOut(output: Output): void {
@@ -326,10 +341,10 @@ export class Driver {
     this.#detach(error.message);
   }
 
-  #detach(why: string): void {
+  #detach(why: string, leaving?: Promise<void>): void {
     this.#stopListening();
     this.#stopWatchingPage();
-    release(this.#port.room);
+    release(this.#port.room, leaving);
     this.#inbox.close();
     this.#reject(why);
   }

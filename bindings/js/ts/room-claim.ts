@@ -3,6 +3,9 @@
 /** Marks the rooms that are in use; by a registered symbol, since this module may be loaded twice (ESM and CommonJS). */
 const USED = Symbol.for('toolbridge.used');
 
+/** The end of the last packets of the participant before. */
+const LEAVING = Symbol.for('toolbridge.leaving');
+
 /** Claims a room for one participant of toolbridge. @throws Error if another one has it. */
 export function claim(room: object, role: string): void {
   const used: unknown = Reflect.get(room, USED);
@@ -12,7 +15,14 @@ export function claim(room: object, role: string): void {
   Object.defineProperty(room, USED, { value: role, configurable: true, enumerable: false, writable: true });
 }
 
-/** Frees a room for another participant of toolbridge. */
-export function release(room: object): void {
+/** Frees a room for another participant of toolbridge, whose packets follow the last ones of this one: others see one sender. */
+export function release(room: object, leaving?: Promise<void>): void {
   Reflect.deleteProperty(room, USED);
+  if (leaving === undefined) return;
+  Object.defineProperty(room, LEAVING, { value: leaving, configurable: true, enumerable: false, writable: true });
+}
+
+/** Resolves when the participant before has sent its last packets. */
+export async function lastPackets(room: object): Promise<void> {
+  await Reflect.get(room, LEAVING);
 }

@@ -192,6 +192,18 @@ async def test_second_participant_on_a_room_raises() -> None:
 
 
 @in_loop
+async def test_room_is_free_when_the_last_packets_of_its_participant_are_sent() -> None:
+    phone = room()
+    client = Client(phone)
+    closing = asyncio.ensure_future(client.aclose())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="already has a Client; close it before"):
+        Client(phone)
+    await closing
+    await Client(phone).aclose()
+
+
+@in_loop
 async def test_livekit_that_is_too_old_raises_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtc, "__version__", "1.1.20")
     with pytest.raises(ImportError, match=r"livekit 1\.1\.20 is too old; toolbridge needs 1\.1\.21 or later"):

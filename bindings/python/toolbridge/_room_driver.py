@@ -149,7 +149,10 @@ class RoomDriver:
         self._is_stopped = True
         self._say_goodbye()
         self._detach()
-        await self._flush()
+        try:
+            await self._flush()
+        finally:
+            release(self._port.room)  # others see one sender: packets of the next participant must not overtake these
 
     # What the room reports.
 
@@ -361,10 +364,10 @@ class RoomDriver:
         if had_session:
             self._end({"kind": "closed", "text": str(error)})
         self._detach()
+        release(self._port.room)
 
     def _detach(self) -> None:
         self._stop_listening()
-        release(self._port.room)
         self._inbox.drop_early()
 
     def _notify_watchers(self) -> None:
