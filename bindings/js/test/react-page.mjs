@@ -35,10 +35,11 @@ function Other({ name }) {
   return error ? ` other: ${error.message}` : ' other';
 }
 
-function App({ n, description, name, consent, times }) {
+function App({ n, description, name, erases, consent, times }) {
   globalThis.renderings++;
   // Other objects at each rendering.
-  const own = { [name]: tool({ description, execute: () => n }), erase: tool({ description: 'Erases', destructive: true, execute: () => 'erased' }), hang };
+  const erase = tool({ description: 'Erases', destructive: true, execute: () => 'erased' });
+  const own = { [name]: tool({ description, execute: () => n }), ...(erases && { erase }), hang };
   const { assistant, error, client } = useTools(phone, own, { ...(consent && { consent }), ...(times && { times }) });
   globalThis.client = client;
   return createElement('span', null, error ? `error: ${error.message}` : `${assistant ?? 'nobody'} ${n}`);

@@ -112,22 +112,24 @@ test('consent of a later rendering counts', options, async (t) => {
   const page = await openPage(t);
   const found = await page.evaluate(async () => {
     const { bot, render, shown } = globalThis;
-    render(1);
-    await shown('agent 1');
+    render(1, 'Counts', 'count', { erases: true, other: 'another' });
+    const said = await shown('error');
     await bot.ready('phone');
     const before = await bot.call('erase', {}, { ownerWait: 100 }).catch((error) => error.kind);
+    const count = await bot.call('count');
     const first = globalThis.client;
     let asked = 0;
     const consent = () => (asked++, true);
-    render(2, 'Counts', 'count', { consent });
+    render(2, 'Counts', 'count', { erases: true, consent });
     await shown('agent 2');
     const erased = await bot.call('erase');
     const second = globalThis.client;
-    render(3, 'Counts', 'count', { consent: () => (asked += 10, true) });
+    render(3, 'Counts', 'count', { erases: true, consent: () => (asked += 10, true) });
     await bot.call('erase');
-    return { before, erased, asked, isOther: first !== second, isSame: second === globalThis.client };
+    return { said, before, count, erased, asked, isOther: first !== second, isSame: second === globalThis.client };
   });
-  assert.deepEqual(found, { before: 'unknown_tool', erased: { value: 'erased' }, asked: 11, isOther: true, isSame: true });
+  const said = 'error: "erase" needs a person\'s consent, but no consent handler is set other';
+  assert.deepEqual(found, { said, before: 'unknown_tool', count: { value: 1 }, erased: { value: 'erased' }, asked: 11, isOther: true, isSame: true });
 });
 
 test('components of one room share a client', options, async (t) => {

@@ -1,5 +1,5 @@
 import type { AnyRoom } from './adapters.js';
-import type { LoadCore } from './core.js';
+import type { LeftOut, LoadCore } from './core.js';
 import { checkNames, checkOptions, CLIENT_OPTIONS } from './options.js';
 import { expectDone, Participant, type ParticipantOptions } from './participant.js';
 import { fields } from './tool.js';
@@ -22,6 +22,11 @@ export class ClientBase extends Participant {
   get assistant(): string | undefined {
     const reply = this.driver.query({ type: 'state' });
     return reply?.type === 'state' ? reply.bound : undefined;
+  }
+
+  /** The tools that are not offered, and why: as the last event `leftOut` has named them. */
+  get leftOut(): readonly LeftOut[] {
+    return this.driver.leftOut;
   }
 
   /**

@@ -25,6 +25,8 @@ export const NONE: ToolsState = { client: undefined, assistant: undefined, error
 export interface Share {
   tools: Tools | readonly Tools[];
   options: HookOptions;
+  /** The names of its tools, unless they cannot be offered. */
+  names?: ReadonlySet<string>;
   /** Why its tools cannot be offered. */
   error?: Error | undefined;
   changed(): void;
@@ -73,7 +75,8 @@ export class SharedClient {
   }
 
   state(share: Share): ToolsState {
-    return { client: this.#client, assistant: this.#client?.assistant, error: share.error ?? this.#failure };
+    const error = share.error ?? this.#failure ?? this.#leftOut(share);
+    return { client: this.#client, assistant: this.#client?.assistant, error };
   }
 
   /** Offers what the components share now. Nothing changes if that is the same. */
@@ -102,6 +105,7 @@ export class SharedClient {
     [this.#client, this.#canAsk, this.#failure] = [client, canAsk, undefined];
     const tell = () => this.#tell();
     const stop = [
+      client.on('connected', tell),
       client.on('bound', tell),
       client.on('closed', tell),
       client.on('error', ({ error }) => {
@@ -124,6 +128,7 @@ export class SharedClient {
         const twice = named.find((name) => names.has(name));
         if (twice !== undefined) throw new TypeError(`the tool "${twice}" is offered by another component, too`);
         for (const name of named) names.add(name);
+        share.names = new Set(named);
         together.push(...(Array.isArray(share.tools) ? (share.tools as readonly Tools[]) : [share.tools as Tools]));
         share.error = undefined;
       } catch (error) {
@@ -131,6 +136,12 @@ export class SharedClient {
       }
     }
     this.#client.offer(together);
+  }
+
+  /** Why the session does not offer tools of a component. The console says so, too. */
+  #leftOut({ names }: Share): Error | undefined {
+    const own = this.#client?.leftOut.filter(({ tool }) => tool === undefined || names?.has(tool)) ?? [];
+    return own.length === 0 ? undefined : new Error(own.map(({ why }) => why).join('; '));
   }
 
   #close(): void {
