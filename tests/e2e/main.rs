@@ -28,14 +28,9 @@ macro_rules! trials {
     };
 }
 
-/// Sets public fields of a value. `#[non_exhaustive]` types have no struct literals outside their crate.
-macro_rules! with {
-    ($base:expr, $($field:ident = $value:expr),+ $(,)?) => {{
-        let mut it = $base;
-        $(it.$field = $value;)+
-        it
-    }};
-}
+#[macro_use]
+#[path = "../support/with.rs"]
+mod with;
 
 mod acp_agent;
 mod acp_cli;
@@ -69,17 +64,18 @@ mod program;
 mod proxy;
 mod rap_crate;
 mod rap_runtime;
-#[path = "../it/rap_toolset.rs"]
+#[path = "../support/rap_toolset.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod rap_toolset;
-#[path = "../it/recorded.rs"]
+#[path = "../support/recorded.rs"]
 mod recorded;
 mod recordings;
 mod rejoin;
 mod relay;
 mod replay;
 mod report;
-#[path = "../it/report_sample.rs"]
+#[allow(dead_code, reason = "other test programs use the rest of it")]
+#[path = "../support/report_sample.rs"]
 mod report_sample;
 mod restart;
 mod results;
