@@ -77,8 +77,6 @@ enum Verb {
     Calls(recording::calls::Arguments),
     /// Check a recording for protocol violations
     Check(recording::check::Arguments),
-    /// Convert a recording for other programs
-    Export(recording::export::Arguments),
     /// Recover a recording that is damaged or whose recorder crashed
     Repair(recording::repair::Arguments),
     /// Write a recorded session as an HTML page
@@ -157,7 +155,6 @@ impl Verb {
             Self::Cat(arguments) => boxed(|| async move { recording::cat::run(&arguments) }),
             Self::Calls(arguments) => boxed(|| async move { recording::calls::run(&arguments) }),
             Self::Check(arguments) => boxed(|| async move { recording::check::run(&arguments) }),
-            Self::Export(arguments) => boxed(|| async move { recording::export::run(&arguments) }),
             Self::Repair(arguments) => boxed(|| async move { recording::repair::run(&arguments) }),
             Self::Report(arguments) => boxed(|| async move { recording::report::run(&arguments) }),
             Self::Replay(arguments) => boxed(|| recording::replay::run(arguments)),

@@ -49,7 +49,6 @@ mod siblings;
 mod strangers;
 mod tap;
 mod text;
-mod trace;
 mod writer;
 mod writer_thread;
 
@@ -77,7 +76,6 @@ pub use rewrite::{Repaired, redact, repair};
 pub(crate) use rpc::{RPC_TOPIC, RpcRecord};
 pub use tap::Tap;
 pub use text::{call_json, entry_json, entry_text};
-pub use trace::write_trace;
 
 #[cfg(test)]
 mod tests;

@@ -22,9 +22,8 @@ use allocation_counter::measure;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use toolbridge::{
     recording::{
-        Entries, Entry, Happened, Moment, RecordError, Recorder, RecorderOptions, Recording, Redact,
-        call_json, calls, check, entry_json, entry_text, info, redact, repair, report, write_report,
-        write_trace,
+        Entries, Entry, Happened, RecordError, Recorder, RecorderOptions, Recording, Redact, call_json,
+        calls, check, entry_json, entry_text, info, redact, repair, report, write_report,
     },
     replay::{Cassette, Replay},
 };
@@ -208,8 +207,6 @@ fn read_all(bytes: &[u8], folder: &Path, seen: &mut Seen) {
     }
     seen.found += u64::from(check(all.clone()).errors > 0);
     let folded = calls(all.clone());
-    let end = all.last().map_or_else(Default::default, |entry| entry.at);
-    write_trace(&folded, all.first().map_or(end, |entry| entry.at), end, &mut io::sink()).unwrap();
     serde_json::to_string(&info(all.clone())).unwrap();
     assert!(report(all.clone(), &folded.calls, "a file").ends_with("</html>\n"));
     if let Ok(report) = Replay::dry(all.clone()) {
@@ -319,10 +316,6 @@ const VERBS: &[Verb] = &[
             drop(entry_text(&entry, None));
             serde_json::to_writer(io::sink(), &entry_json(index, &entry)).unwrap();
         }
-    }),
-    ("trace", |path| {
-        let folded = calls(entries(path));
-        write_trace(&folded, Moment(0), Moment(u64::MAX), &mut io::sink()).unwrap();
     }),
     ("report", |path| {
         let folded = calls(entries(path));

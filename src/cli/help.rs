@@ -9,10 +9,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Rooms", &["client", "call", "assistant", "tools", "watch", "ping", "token", "doctor"]),
     (
         "Recordings",
-        &[
-            "record", "info", "cat", "calls", "check", "report", "replay", "redact", "export", "repair",
-            "frame",
-        ],
+        &["record", "info", "cat", "calls", "check", "report", "replay", "redact", "repair", "frame"],
     ),
     ("Other tool systems", &["mcp", "rap", "acp", "acp-agent"]),
     ("Development", &["demo", "dev", "completions", "help"]),

@@ -3,7 +3,6 @@
 pub(super) mod calls;
 pub(super) mod cat;
 pub(super) mod check;
-pub(super) mod export;
 pub(super) mod frame;
 pub(super) mod info;
 pub(super) mod recording_file;

@@ -126,7 +126,7 @@ fn calls_prints_one_row_per_call() {
 fn sec_c3_recording_cannot_control_the_terminal_whatever_the_verb() {
     let folder = Folder::new();
     let file = folder.recording(session());
-    let verbs: [&[&str]; 14] = [
+    let verbs: [&[&str]; 12] = [
         &["info"],
         &["info", "--json"],
         &["calls"],
@@ -136,8 +136,6 @@ fn sec_c3_recording_cannot_control_the_terminal_whatever_the_verb() {
         &["cat", "--format", "ndjson"],
         &["check"],
         &["check", "--json"],
-        &["export", "--to", "jsonl"],
-        &["export", "--to", "trace"],
         &["report", "-o", "-"],
         &["replay"],
         &["replay", "--json"],
@@ -222,29 +220,6 @@ fn check_exits_with_status_3_and_lists_the_findings() {
 }
 
 #[test]
-fn export_writes_lines_for_jq_and_a_trace() {
-    let folder = Folder::new();
-    let file = folder.recording(session());
-    let lines = shown(&["export", &file, "--to", "jsonl"]);
-    assert_eq!(lines, shown(&["cat", &file, "--format", "ndjson"]));
-    let out = folder.path("trace.json");
-    assert_eq!(shown(&["export", &file, "--to", "trace", "-o", &out]), "");
-    let trace: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
-    let events = trace["traceEvents"].as_array().unwrap();
-    let of = |phase: &str| events.iter().filter(|it| it["ph"] == phase).collect::<Vec<_>>();
-    assert_eq!((of("M").len(), of("b").len(), of("e").len(), of("n").len()), (2, 3, 3, 1));
-    for (begin, end) in of("b").into_iter().zip(of("e")) {
-        let same = |key: &str| assert_eq!(begin[key], end[key], "{key}");
-        ["id", "cat", "name", "pid"].into_iter().for_each(same);
-        assert!(begin["ts"].as_f64() < end["ts"].as_f64());
-    }
-    // An existing file is kept unless --force is given.
-    assert!(complaint(&run(&["export", &file, "--to", "jsonl", "-o", &out]), 2).contains("trace.json"));
-    assert_eq!(shown(&["export", &file, "--to", "jsonl", "-o", &out, "--force"]), "");
-    assert_eq!(fs::read_to_string(&out).unwrap(), lines);
-}
-
-#[test]
 fn damaged_file_is_printed_up_to_the_damage_with_status_3_and_repaired() {
     let folder = Folder::new();
     let path = folder.path("live.mcap");
@@ -292,7 +267,7 @@ fn wrong_input_and_wrong_usage_have_different_statuses() {
     let folder = Folder::new();
     let text_file = folder.path("notes.txt");
     fs::write(&text_file, "no recording").unwrap();
-    for verb in [&["info"][..], &["cat"], &["calls"], &["check"], &["export", "--to", "trace"]] {
+    for verb in [&["info"][..], &["cat"], &["calls"], &["check"]] {
         let missing = complaint(&run(&[verb, &["/no/such/file"]].concat()), 2);
         assert!(missing.contains("/no/such/file"), "{missing}");
         let no_recording = complaint(&run(&[verb, &[text_file.as_str()]].concat()), 1);
@@ -301,7 +276,6 @@ fn wrong_input_and_wrong_usage_have_different_statuses() {
     for wrong in [&["--from", "soon"][..], &["--format", "xml"], &["--follow", "--outcome", "ok"]] {
         assert_eq!(run(&[&["cat", &text_file][..], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
-    assert_eq!(run(&["export", &text_file]).status.code(), Some(2));
 }
 
 #[test]
@@ -309,7 +283,7 @@ fn closed_output_pipe_of_a_recording_verb_is_not_an_error() {
     let folder = Folder::new();
     let entries = (0..5_000).map(|ms| left(ms, "phone")).collect::<Vec<_>>();
     let file = folder.recording([vec![here(0, "a")], entries].concat());
-    for verb in [&["cat"][..], &["cat", "--format", "json"], &["info"], &["export", "--to", "jsonl"]] {
+    for verb in [&["cat"][..], &["cat", "--format", "json"], &["info"]] {
         let mut child = toolbridge(&[verb, &[file.as_str()]].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -323,7 +297,7 @@ fn closed_output_pipe_of_a_recording_verb_is_not_an_error() {
 }
 
 /// Every verb that writes its result to standard output.
-const TO_STANDARD_OUTPUT: [&[&str]; 11] = [
+const TO_STANDARD_OUTPUT: [&[&str]; 9] = [
     &["info"],
     &["info", "--json"],
     &["cat"],
@@ -331,8 +305,6 @@ const TO_STANDARD_OUTPUT: [&[&str]; 11] = [
     &["calls", "--json"],
     &["check"],
     &["check", "--json"],
-    &["export", "--to", "jsonl"],
-    &["export", "--to", "trace"],
     &["report", "-o", "-"],
     &["replay"],
 ];
@@ -626,11 +598,7 @@ fn output_that_is_the_input_is_refused() {
     let folder = Folder::new();
     let file = folder.recording(session());
     let before = fs::read(&file).unwrap();
-    for verb in [
-        vec!["export", &file, "--to", "jsonl", "--output", &file],
-        vec!["export", &file, "--to", "trace", "--output", &file],
-        vec!["report", &file, "--output", &file],
-    ] {
+    for verb in [vec!["report", &file, "--output", &file]] {
         let refused = run(&[&verb[..], &["--force"]].concat());
         assert_eq!(refused.status.code(), Some(2), "{verb:?}: {refused:?}");
         assert!(text(&refused.stderr).contains("would overwrite the recording"), "{verb:?}: {refused:?}");
@@ -642,13 +610,9 @@ fn output_that_is_the_input_is_refused() {
 fn full_disk_leaves_the_old_output_file_whatever_the_verb() {
     let folder = Folder::new();
     let (file, out) = (folder.recording(session()), folder.path("out"));
-    for verb in [
-        vec!["report", &file, "--output", &out],
-        vec!["export", &file, "--to", "jsonl", "--output", &out],
-        vec!["export", &file, "--to", "trace", "--output", &out],
-        vec!["repair", &file, &out],
-        vec!["redact", &file, &out],
-    ] {
+    for verb in
+        [vec!["report", &file, "--output", &out], vec!["repair", &file, &out], vec!["redact", &file, &out]]
+    {
         for old in [None, Some("old")] {
             let _ = fs::remove_file(&out);
             if let Some(old) = old {

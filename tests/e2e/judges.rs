@@ -21,7 +21,6 @@ use crate::{
 
 mod files;
 mod ours;
-mod trace;
 
 /// A reader, and the name of its part if it is missing.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +73,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             move || damaged(judge, wrong.clone()),
         ));
     }
-    trials.extend(trace::trials());
     trials
 }
 
