@@ -329,7 +329,7 @@ struct Network(BufReader<UnixStream>);
 impl Network {
     fn open() -> Self {
         let path = env::var_os("TOOLBRIDGE_NETWORK").unwrap();
-        Self(BufReader::new(UnixStream::connect(path).expect("scripts/network.py")))
+        Self(BufReader::new(UnixStream::connect(path).expect("scripts/lib/network.py")))
     }
 
     fn order(&mut self, order: &serde_json::Value) {

@@ -12,10 +12,10 @@ use super::{Call, Shared, listen, near};
 
 /// Starts both ends of this many pairs; they end when the return value is dropped. Without the SDK there are none.
 pub(super) fn start(key: &AccessKey, pairs: usize, limit: Duration, log: &Shared) -> Vec<Child> {
-    let found = Command::new("scripts/peers").arg("find").output().expect("scripts/peers");
+    let found = Command::new("scripts/parts").args(["peers", "find"]).output().expect("scripts/parts");
     let folder = String::from_utf8(found.stdout).unwrap().trim().to_owned();
     if folder.is_empty() {
-        eprintln!("skipped: peers (run scripts/peers path)");
+        eprintln!("skipped: peers (run scripts/parts peers)");
         return Vec::new();
     }
     let rooms: Vec<_> = (0..pairs).map(|pair| format!("rpc-{pair}")).collect();

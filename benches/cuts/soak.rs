@@ -157,7 +157,7 @@ fn fault(chance: &mut Chance) -> (&'static str, Fault) {
     }
 }
 
-/// Kills the server that `scripts/livekit-server with` started and keeps running.
+/// Kills the server that `scripts/parts livekit-server with` started and keeps running.
 fn kill_server() {
     let file = env::var_os("LIVEKIT_SERVER_PID").expect("LIVEKIT_SERVER_PID");
     let pid = fs::read_to_string(file).expect("its number");

@@ -319,14 +319,14 @@ pub(super) fn at(sorted: &[f64], part: f64) -> f64 {
 /// The command of a role over LiveKit's SDK of this program's language, if that is installed. The packages are those of the
 /// program's folder.
 pub(super) fn sdk(program: &'static str) -> Option<impl Fn(&str) -> Command> {
-    let of = program.split_once('/').map(|(folder, _)| folder);
-    let found = Command::new("scripts/peers").args(of).arg("find").output().expect("scripts/peers");
+    let part = program.split_once('/').map_or("peers".to_owned(), |(folder, _)| format!("peers/{folder}"));
+    let found = Command::new("scripts/parts").args([&part, "find"]).output().expect("scripts/parts");
     if !found.status.success() {
-        eprintln!("skipped: peers (run scripts/peers {})", of.unwrap_or("path"));
+        eprintln!("skipped: {part} (run scripts/parts {part})");
         return None;
     }
     Some(move |role: &str| {
-        let mut command = Command::new("scripts/peers");
+        let mut command = Command::new("scripts/parts");
         command.args(["run", program, role]);
         command
     })

@@ -66,7 +66,7 @@ impl Row {
 pub(super) async fn mcp(url: &str, key: &AccessKey) {
     let (Some(script), Some(program)) = (script_of_everything(), option_env!("CARGO_BIN_EXE_toolbridge"))
     else {
-        eprintln!("skipped: MCP (run scripts/peers mcp; the command line must be built)");
+        eprintln!("skipped: MCP (run scripts/parts peers/mcp; the command line must be built)");
         return;
     };
     let mut callers = Callers::start(url, key, &script, program).await;
@@ -165,7 +165,7 @@ fn builder() -> toolbridge::ClientBuilder {
 
 /// Returns the script of the server, if it is installed.
 fn script_of_everything() -> Option<String> {
-    let found = std::process::Command::new("scripts/peers").args(["mcp", "find"]).output().ok()?;
+    let found = std::process::Command::new("scripts/parts").args(["peers/mcp", "find"]).output().ok()?;
     let folder = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
     let script = folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     script.is_file().then(|| script.to_string_lossy().into_owned())

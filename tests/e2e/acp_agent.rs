@@ -66,10 +66,10 @@ pub(crate) fn missing() -> Option<&'static str> {
     }
     let find = || {
         let mut find = StdCommand::new(script());
-        find.args(["acp", "find"]).stdout(Stdio::null()).stderr(Stdio::null());
+        find.args(["peers/acp", "find"]).stdout(Stdio::null()).stderr(Stdio::null());
         find.status().is_ok_and(|status| status.success())
     };
-    (!FOUND.get_or_init(find)).then_some("tests/peers/acp (scripts/peers acp)")
+    (!FOUND.get_or_init(find)).then_some("tests/peers/acp (scripts/parts peers/acp)")
 }
 
 fn missing_host() -> Option<&'static str> {
@@ -80,8 +80,8 @@ fn missing_host() -> Option<&'static str> {
 fn example_client() -> Option<&'static str> {
     static FOUND: OnceLock<Option<String>> = OnceLock::new();
     let find = || {
-        let script = script().with_file_name("acp-client");
-        let found = StdCommand::new(script).arg("find").stderr(Stdio::null()).output().ok()?;
+        let found =
+            StdCommand::new(script()).args(["acp-client", "find"]).stderr(Stdio::null()).output().ok()?;
         let path = String::from_utf8(found.stdout).ok()?.trim().to_owned();
         found.status.success().then_some(path)
     };
@@ -94,7 +94,7 @@ fn missing_example() -> Option<&'static str> {
     }
     example_client()
         .is_none()
-        .then_some("the example client of agent-client-protocol (scripts/acp-client path)")
+        .then_some("the example client of agent-client-protocol (scripts/parts acp-client)")
 }
 
 async fn counting(context: ToolContext) -> Result<String, ToolError> {
@@ -296,7 +296,7 @@ async fn protocol_alone() -> anyhow::Result<()> {
 async fn example() -> anyhow::Result<()> {
     let (server, room) = (shared()?, "acp-example");
     let _phone = phone(&server, room).await?;
-    let program = example_client().context("run `scripts/acp-client path`")?;
+    let program = example_client().context("run `scripts/parts acp-client`")?;
     let command = format!("toolbridge acp-agent --room {room} --client phone");
     let output =
         Program::other(&server, program, &["--command", &command, "double {\"n\": 21}"]).run().await?;

@@ -255,7 +255,8 @@ async fn of_an_assistant() -> anyhow::Result<()> {
 fn codex() -> Option<&'static str> {
     static FOUND: OnceLock<Option<String>> = OnceLock::new();
     let find = || {
-        let found = StdCommand::new(script()).args(["acp", "find"]).stderr(Stdio::null()).output().ok()?;
+        let found =
+            StdCommand::new(script()).args(["peers/acp", "find"]).stderr(Stdio::null()).output().ok()?;
         let folder = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
         let script = folder.join("node_modules/@zed-industries/codex-acp/bin/codex-acp.js");
         script.is_file().then(|| script.to_string_lossy().into_owned())
@@ -267,7 +268,7 @@ fn missing_codex() -> Option<&'static str> {
     if server::binary().is_none() {
         return Some("livekit-server");
     }
-    codex().is_none().then_some("tests/peers/acp (scripts/peers acp)")
+    codex().is_none().then_some("tests/peers/acp (scripts/parts peers/acp)")
 }
 
 /// Returns the processes whose home is this folder, and their programs.
@@ -301,7 +302,7 @@ fn planned(server: &Server, home: &str, room: &str, command: &[&str]) -> Planned
 async fn sign_in() -> anyhow::Result<()> {
     let server = shared()?;
     let home = folder("acp-sign-in")?.to_str().context("not UTF-8")?.to_owned();
-    let command = ["node", codex().context("run `scripts/peers acp`")?];
+    let command = ["node", codex().context("run `scripts/parts peers/acp`")?];
     let output = planned(&server, &home, "acp-sign-in", &command).run().await?;
     let wanted = "toolbridge: agent \"codex-acp\" demands a sign-in: sign in with the agent's own program, or pass an API key on \
          to it (`env` of a tools.toml, --agent-env on the command line), then start this again; it offers: Login with ChatGPT, \
@@ -318,7 +319,7 @@ async fn outlived() -> anyhow::Result<()> {
     let home = folder("acp-outlived")?.to_str().context("not UTF-8")?.to_owned();
     // The refusal does not get through, so the agent is still awaited.
     let line = "node \"$0\" | sed -u /-32000/d";
-    let command = ["sh", "-c", line, codex().context("run `scripts/peers acp`")?];
+    let command = ["sh", "-c", line, codex().context("run `scripts/parts peers/acp`")?];
     let program = planned(&server, &home, "acp-outlived", &command).start()?;
     let is = |all: &[(Pid, String)], name: &str| all.iter().any(|(_, it)| it == name);
     until(&home, "the native program", |all| is(all, "codex-acp")).await?;

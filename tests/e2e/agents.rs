@@ -32,10 +32,10 @@ fn missing() -> Option<&'static str> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let find = || {
         let mut find = StdCommand::new(script());
-        find.args(["agents", "find"]).stdout(Stdio::null()).stderr(Stdio::null());
+        find.args(["peers/agents", "find"]).stdout(Stdio::null()).stderr(Stdio::null());
         find.status().is_ok_and(|status| status.success())
     };
-    let agents = || (!FOUND.get_or_init(find)).then_some("tests/peers/agents (scripts/peers agents)");
+    let agents = || (!FOUND.get_or_init(find)).then_some("tests/peers/agents (scripts/parts peers/agents)");
     missing_for(BROWSER).or_else(agents)
 }
 

@@ -90,9 +90,9 @@ impl Judge {
             return Some("livekit-server");
         }
         let name = match self {
-            Self::PymcapCli => "pymcap-cli (scripts/peers path)",
-            Self::Python => "mcap for Python (scripts/peers path)",
-            Self::JavaScript => "@mcap/core (scripts/peers path)",
+            Self::PymcapCli => "pymcap-cli (scripts/parts peers)",
+            Self::Python => "mcap for Python (scripts/parts peers)",
+            Self::JavaScript => "@mcap/core (scripts/parts peers)",
         };
         (!has_peers()).then_some(name)
     }

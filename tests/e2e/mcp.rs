@@ -48,14 +48,15 @@ pub(crate) fn missing() -> Option<&'static str> {
     if server::binary().is_none() {
         return Some("livekit-server");
     }
-    script_of_everything().is_none().then_some("tests/peers/mcp (scripts/peers mcp)")
+    script_of_everything().is_none().then_some("tests/peers/mcp (scripts/parts peers/mcp)")
 }
 
 /// Returns the script of the server, if it is installed.
 fn script_of_everything() -> Option<&'static str> {
     static FOUND: OnceLock<Option<String>> = OnceLock::new();
     let find = || {
-        let found = StdCommand::new(script()).args(["mcp", "find"]).stderr(Stdio::null()).output().ok()?;
+        let found =
+            StdCommand::new(script()).args(["peers/mcp", "find"]).stderr(Stdio::null()).output().ok()?;
         let folder = PathBuf::from(String::from_utf8(found.stdout).ok()?.trim());
         let script = folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
         script.is_file().then(|| script.to_string_lossy().into_owned())
@@ -64,7 +65,7 @@ fn script_of_everything() -> Option<&'static str> {
 }
 
 pub(crate) fn everything() -> anyhow::Result<&'static str> {
-    script_of_everything().context("run `scripts/peers mcp`")
+    script_of_everything().context("run `scripts/parts peers/mcp`")
 }
 
 fn child() -> anyhow::Result<McpServer> {

@@ -36,7 +36,7 @@ struct Host {
 const NODE: Host = Host { script: "mcp/host.mjs", name: "node", protocol: "2025-11-25" };
 const PYTHON: Host = Host { script: "mcp/host.py", name: "python", protocol: "2026-07-28" };
 
-/// A program of `scripts/peers run`, which finds the built `toolbridge` on its path.
+/// A program of `scripts/parts run`, which finds the built `toolbridge` on its path.
 pub(crate) fn peer(server: &Server, program: &str, arguments: &[&str]) -> Planned {
     Program::other(server, &script().to_string_lossy(), &["run", program]).args(arguments)
 }

@@ -58,10 +58,16 @@ impl Hosts {
 
     fn start() -> anyhow::Result<Self> {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
-        let mut child = Command::new(scripts.join("network.py"))
+        let mut child = Command::new(scripts.join("lib/network.py"))
             .arg("with")
-            .arg(scripts.join("livekit-server"))
-            .args(["with", "sh", "-c", r#"echo "$LIVEKIT_URL"; echo "$TOOLBRIDGE_NETWORK"; read -r _"#])
+            .arg(scripts.join("parts"))
+            .args([
+                "livekit-server",
+                "with",
+                "sh",
+                "-c",
+                r#"echo "$LIVEKIT_URL"; echo "$TOOLBRIDGE_NETWORK"; read -r _"#,
+            ])
             .envs([("NETWORK_NAME", Self::NAME), ("NETWORK", "10.78.0"), ("HOST", "10.78.0.1")])
             .envs([("INTERFACE", "tb-moves-far"), ("PORT", Self::PORT), ("SIGNALING_PORT", Self::PORT)])
             .stdin(Stdio::piped())

@@ -70,13 +70,13 @@ impl fmt::Debug for Output {
 /// Returns whether the peers of `tests/peers` are installed.
 pub(crate) fn has_peers() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| finds(&["find"]))
+    *FOUND.get_or_init(|| finds(&["peers", "find"]))
 }
 
 /// Returns whether the older SDK is installed.
 fn has_older_peers() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| finds(&["older", "find"]))
+    *FOUND.get_or_init(|| finds(&["peers/older", "find"]))
 }
 
 /// Returns whether the script finds what these arguments name.
@@ -89,10 +89,10 @@ fn finds(arguments: &[&str]) -> bool {
 /// Returns the part that a test with this program of `tests/peers` needs and that is missing, if any.
 pub(crate) fn missing_for(program: &str) -> Option<&'static str> {
     server::missing()
-        .or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
+        .or_else(|| (!has_peers()).then_some("tests/peers (scripts/parts peers)"))
         .or_else(|| {
             (program.starts_with("older/") && !has_older_peers())
-                .then_some("tests/peers/older (scripts/peers older)")
+                .then_some("tests/peers/older (scripts/parts peers/older)")
         })
         .or_else(|| (is_page(program) && browser::path().is_none()).then_some("chromium"))
 }
@@ -104,7 +104,7 @@ fn is_page(program: &str) -> bool {
 
 /// Returns the script that starts the peers and the other readers of recordings.
 pub(crate) fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/peers")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/parts")
 }
 
 fn folders() -> PathBuf {

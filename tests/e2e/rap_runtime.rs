@@ -36,14 +36,14 @@ fn missing() -> Option<&'static str> {
     if server::kind() == server::Kind::LiveKit && server::binary().is_none() {
         return Some("livekit-server");
     }
-    runtime().is_none().then_some("tests/peers/rap (scripts/rap-peers path)")
+    runtime().is_none().then_some("tests/peers/rap (scripts/parts rap-peers)")
 }
 
 /// Returns the built program.
 fn runtime() -> Option<PathBuf> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     let find = || {
-        let found = Command::new(script().with_file_name("rap-peers")).arg("find").output().ok()?;
+        let found = Command::new(script()).args(["rap-peers", "find"]).output().ok()?;
         let folder = String::from_utf8(found.stdout).ok().filter(|_| found.status.success())?;
         Some(PathBuf::from(folder.trim()).join("runtime"))
     };

@@ -73,7 +73,7 @@ fn missing(needs_peers: bool) -> Option<&'static str> {
     if server::binary().is_none() {
         return Some("livekit-server");
     }
-    (needs_peers && !has_peers()).then_some("tests/peers (scripts/peers path)")
+    (needs_peers && !has_peers()).then_some("tests/peers (scripts/parts peers)")
 }
 
 /// Records a session and checks the recording.

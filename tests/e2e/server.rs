@@ -29,7 +29,7 @@ const READY: Duration = Duration::from_secs(20);
 /// A free port can be taken before it is used.
 const TRIES: usize = 4;
 
-/// Returns the server's program, if any: `LIVEKIT_SERVER_BIN`, or where `scripts/livekit-server` puts it.
+/// Returns the server's program, if any: `LIVEKIT_SERVER_BIN`, or where `scripts/parts livekit-server` puts it.
 pub(crate) fn binary() -> Option<PathBuf> {
     if let Some(path) = env::var_os("LIVEKIT_SERVER_BIN") {
         return Some(path.into());
@@ -137,7 +137,7 @@ impl Server {
         match kind {
             Kind::LiveKit => {
                 let binary =
-                    binary().context("needs livekit-server: build it with `scripts/livekit-server path`")?;
+                    binary().context("needs livekit-server: build it with `scripts/parts livekit-server`")?;
                 command.arg(binary).arg(&log).arg("--config-body").arg(config(rtc, ports, secret));
             }
             Kind::Dev => {

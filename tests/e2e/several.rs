@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn missing() -> Option<&'static str> {
-    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/peers path)"))
+    server::missing().or_else(|| (!has_peers()).then_some("tests/peers (scripts/parts peers)"))
 }
 
 /// Returns the name of the client that runs it.

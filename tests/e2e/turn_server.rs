@@ -131,7 +131,7 @@ fn free_port() -> anyhow::Result<u16> {
 }
 
 fn spawn(home: &PathBuf, port: u16, tls: u16, options: &[String]) -> anyhow::Result<(Child, Pid)> {
-    let binary = binary().context("needs coturn: `scripts/turn-server path` gets it")?;
+    let binary = binary().context("needs coturn: `scripts/parts turn-server` gets it")?;
     let mut guard = Command::new("sh")
         .args([
             "-c",

@@ -1,6 +1,6 @@
 // What the tests in real rooms use: tokens, toolbridge's command line, rooms in Node, and pages in Chromium.
 //
-// They need LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET (`scripts/livekit-server with …`), TOOLBRIDGE (the path of
+// They need LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET (`scripts/parts livekit-server with …`), TOOLBRIDGE (the path of
 // the command line), for pages CHROMIUM, and for Python PYTHON, which has its package. RTC_NODE is another installation of @livekit/rtc-node. A test without its parts is skipped, and fails with TOOLBRIDGE_REQUIRE_PARTS=1.
 
 import { spawn } from 'node:child_process';

@@ -349,7 +349,7 @@ async def test_call_survives_a_restart_of_the_server_and_both_ends_rejoin() -> N
         half = asyncio.Event()
         call = asyncio.create_task(bot.call("steps", timeout=60, on_progress=lambda it: half.set()))
         await half.wait()
-        # `scripts/livekit-server with` starts it again, with AGAIN=1.
+        # `scripts/parts livekit-server with` starts it again, with AGAIN=1.
         os.kill(int(Path(os.environ["LIVEKIT_SERVER_PID"]).read_text()), signal.SIGKILL)
         assert [await states.get(), await states.get()] == ["reconnecting", "connected"]
         phone.go.set()

@@ -1,6 +1,6 @@
 """What the tests in real rooms use: tokens, toolbridge's command line, and rooms of LiveKit's SDK.
 
-They need LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET (`scripts/livekit-server with …`), and TOOLBRIDGE, the path of the command
+They need LIVEKIT_URL, LIVEKIT_API_KEY and LIVEKIT_API_SECRET (`scripts/parts livekit-server with …`), and TOOLBRIDGE, the path of the command
 line. Without them they are skipped, and fail with TOOLBRIDGE_REQUIRE_PARTS=1.
 """
 

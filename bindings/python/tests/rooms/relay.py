@@ -12,7 +12,7 @@ from typing import Any
 #: The size of one read, in bytes: more than any datagram.
 READ = 64 * 1024
 
-SERVER = Path(__file__).parents[4] / "scripts/livekit-server"
+PARTS = Path(__file__).parents[4] / "scripts/parts"
 
 #: A candidate of the server, with its port.
 CANDIDATE = re.compile(rb" 127\.0\.0\.1 (\d{5}) typ host")
@@ -164,7 +164,7 @@ class Server:
     async def _start(self) -> None:
         null = asyncio.subprocess.DEVNULL
         self._process = await asyncio.create_subprocess_exec(
-            SERVER, "run", env=self._environment, stdin=null, stdout=null, stderr=null
+            PARTS, "livekit-server", "run", env=self._environment, stdin=null, stdout=null, stderr=null
         )
         while True:
             try:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A network between two hosts on this machine with controllable faults, transparent to programs.
 
-    scripts/network.py with COMMAND...    runs a command with the network, which ends with it; needs root and Linux
+    scripts/lib/network.py with COMMAND...    runs a command with the network, which ends with it; needs root and Linux
 
 The far host is this machine itself, at 10.77.0.1 on `tb-far`; the near one is the network namespace `tb-near`, at
 10.77.0.2 (`ip netns exec tb-near ...`). NETWORK_NAME (default `tb`) and NETWORK (default 10.77.0) change these, for two
