@@ -1,4 +1,4 @@
-//! The cost of decoding and encoding frames, compared with the usual crates. `scripts/bench-decode` prints a table.
+//! The cost of decoding and encoding frames, compared with the usual crates. `scripts/bench decode` prints a table.
 
 #![expect(clippy::unwrap_used, reason = "the samples are valid")]
 

@@ -1,4 +1,4 @@
-//! An assistant that calls the page of `scripts/bench-bindings`, as `bindings/python/bench/caller.py` does: for each line
+//! An assistant that calls the page of `scripts/bench bindings`, as `bindings/python/bench/caller.py` does: for each line
 //! `CALLS BYTES` it makes so many calls, one after the other, and prints the time of each in milliseconds, and the CPU time of
 //! this process per call.
 
@@ -25,7 +25,7 @@ const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let (Ok(url), Ok(token)) = (env::var("LIVEKIT_URL"), env::var("LIVEKIT_TOKEN")) else {
-        eprintln!("skipped: livekit-server (run scripts/bench-bindings)");
+        eprintln!("skipped: livekit-server (run scripts/bench bindings)");
         return;
     };
     let assistant = Assistant::builder().join(&url, &token).await.expect("a room");

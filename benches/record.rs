@@ -1,6 +1,6 @@
 //! The cost of recording: on the path of a call, and in the writer thread.
 //!
-//! `scripts/bench-record` runs this and measures reading a long recording, which this writes to the file named by
+//! `scripts/bench record` runs this and measures reading a long recording, which this writes to the file named by
 //! `TOOLBRIDGE_HOUR`.
 
 #![allow(
@@ -41,6 +41,9 @@ macro_rules! with {
 
 #[allow(dead_code, reason = "other benchmarks use the rest")]
 mod samples;
+mod short;
+
+use short::scaled;
 
 /// Frames in a batch, measured together: fewer than the queue holds.
 const BATCH: usize = 4_000;
@@ -141,7 +144,7 @@ fn on_the_path(folder: &Path) {
     let recorder = recorder(folder, "path.mcap", RecorderOptions::default());
     let (mut plain, mut tapped) = (Wire::new(), recorder.tap(Wire::new()));
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for batch in 1..=BATCHES {
+    for batch in 1..=scaled(BATCHES) {
         without.push(pass(&mut plain, BATCH).as_nanos() as f64 / BATCH as f64);
         with.push(pass(&mut tapped, BATCH).as_nanos() as f64 / BATCH as f64);
         wait_for(&recorder, batch * BATCH);
@@ -156,7 +159,7 @@ fn after_pauses(folder: &Path) {
     let recorder = recorder(folder, "pauses.mcap", RecorderOptions::default());
     let (mut plain, mut tapped) = (Wire::new(), recorder.tap(Wire::new()));
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for _ in 0..PAUSES {
+    for _ in 0..scaled(PAUSES) {
         without.push(first(&mut plain));
         with.push(first(&mut tapped));
     }
@@ -181,23 +184,23 @@ fn writing(folder: &Path) {
         ("the writer, a frame, nothing redacted", RecorderOptions::default().redact(Redact::nothing())),
         ("the writer, a frame", RecorderOptions::default()),
     ] {
-        let mut times = Vec::new();
+        let (mut times, written) = (Vec::new(), scaled(WRITTEN));
         for run in 0..5 {
             let name = format!("writing-{run}.mcap");
             let recorder =
-                recorder(folder, &name, options.clone().queue(2 * WRITTEN, usize::MAX).force(true));
+                recorder(folder, &name, options.clone().queue(2 * written, usize::MAX).force(true));
             let mut tapped = recorder.tap(Wire::new());
             let began = Instant::now();
-            pass(&mut tapped, WRITTEN);
-            wait_for(&recorder, WRITTEN);
-            times.push(began.elapsed().as_nanos() as f64 / WRITTEN as f64);
+            pass(&mut tapped, written);
+            wait_for(&recorder, written);
+            times.push(began.elapsed().as_nanos() as f64 / written as f64);
             let live = fs::metadata(folder.join(&name)).unwrap().len();
             let began = Instant::now();
             recorder.finish().unwrap();
             if run == 0 {
                 let done = fs::metadata(folder.join(&name)).unwrap().len();
                 println!(
-                    "    {WRITTEN} frames: {:.1} MB live, {:.1} MB finished in {:.2} s",
+                    "    {written} frames: {:.1} MB live, {:.1} MB finished in {:.2} s",
                     live as f64 / 1e6,
                     done as f64 / 1e6,
                     began.elapsed().as_secs_f64(),
@@ -229,7 +232,7 @@ fn an_hour(path: &Path) {
             protocol: 0,
         }),
     );
-    for n in 0..CALLS {
+    for n in 0..scaled(CALLS as usize) as u64 {
         let at = start.0 + n * (HOUR.as_nanos() as u64 / CALLS);
         for (after, direction, frame) in frames_of(n) {
             let (from, to) = match direction {

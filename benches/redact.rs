@@ -44,6 +44,10 @@ const FORMS: &[&str] = &[
     "[\"password\",\"hunter2\"] ",
 ];
 
+mod short;
+
+use short::scaled;
+
 fn main() {
     let folder = env::temp_dir().join(format!("toolbridge-bench-redact-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -53,7 +57,7 @@ fn main() {
 }
 
 fn many_calls(folder: &Path) {
-    let calls = (0..CALLS).map(|n| {
+    let calls = (0..scaled(CALLS)).map(|n| {
         let parameters = json!({"name": format!("Ada {n}"), "limit": n % 7, "fields": ["mobile", "mail"]});
         let text = format!("Ada {n}: mobile +39 06 {n:06}, https://example.com/people/{n}?view=full");
         (parameters, json!({"text": text, "level": n % 100, "password": "hunter2"}))
@@ -66,13 +70,14 @@ fn many_calls(folder: &Path) {
         ("nothing redacted", Redact::nothing()),
     ] {
         let took = measure(&raw, &rule);
-        println!("{} frames, {what}: {took:.2?}, {:.1?} for each", 2 * CALLS, took / (2 * CALLS) as u32);
+        let frames = 2 * scaled(CALLS);
+        println!("{frames} frames, {what}: {took:.2?}, {:.1?} for each", took / frames as u32);
     }
 }
 
 fn long_text(folder: &Path, form: &str) {
     let raw = folder.join("text.mcap");
-    let text = form.repeat(TEXT / form.len());
+    let text = form.repeat(scaled(TEXT) / form.len());
     record(&raw, [(json!({}), json!({"text": text}))]);
     let took = measure(&raw, &Redact::everything().keep("find_contact"));
     println!("1 MiB of {form:?}: {took:.1?}");
@@ -102,7 +107,7 @@ fn record(path: &Path, calls: impl IntoIterator<Item = (Value, Value)>) {
 /// Returns the median of some runs.
 fn measure(raw: &Path, rule: &Redact) -> Duration {
     let out = raw.with_extension("redacted");
-    let mut times: Vec<_> = (0..RUNS)
+    let mut times: Vec<_> = (0..scaled(RUNS))
         .map(|_| {
             let begun = Instant::now();
             redact(raw, &out, rule.clone(), true).unwrap();
@@ -110,5 +115,5 @@ fn measure(raw: &Path, rule: &Redact) -> Duration {
         })
         .collect();
     times.sort_unstable();
-    times[RUNS / 2]
+    times[times.len() / 2]
 }

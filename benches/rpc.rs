@@ -28,15 +28,19 @@ const BETWEEN: Duration = Duration::from_millis(50);
 /// What is measured of a call by RPC.
 const STAGES: [&str; 4] = ["request is sent", "request is received", "answer is sent", "answer is received"];
 
+mod short;
+
+use short::scaled;
+
 fn main() {
     for (name, records) in PAYLOADS {
         let arguments = Value::from(json!({"data": (0..records).map(record).collect::<Vec<_>>()}));
         for inflates in [false, true] {
             let mut pair = Pair::new(arguments.clone(), inflates);
             let mut times = STAGES.map(|_| Vec::new());
-            for call in 0..CALLS {
+            for call in 0..scaled(CALLS) {
                 let took = pair.call();
-                if call >= WARM_UP {
+                if call >= scaled(WARM_UP) {
                     times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
                 }
             }
@@ -57,7 +61,7 @@ fn show(what: &str, mut times: Vec<Duration>) {
     println!("{what}: median {median:.0} us, fastest {fastest:.0} us");
 }
 
-/// The record of `scripts/bench-rpc`.
+/// The record of `scripts/bench rpc`.
 fn record(n: usize) -> serde_json::Value {
     let room = ["kitchen", "hall", "attic"][n % 3];
     json!({
@@ -156,7 +160,7 @@ mod functions {
     use serde::{Deserialize, Serialize};
     use toolbridge::{Assistant, Client, ToolError, Value, memory::MemoryRoom};
 
-    use super::{CALLS, WARM_UP, show};
+    use super::{CALLS, WARM_UP, short::scaled, show};
 
     /// Arguments of which the function knows the types.
     #[derive(Deserialize, Serialize, JsonSchema)]
@@ -199,10 +203,10 @@ mod functions {
             assistant.ready("phone").await.unwrap();
             for tool in ["typed", "tree"] {
                 let mut times = Vec::new();
-                for call in 0..CALLS {
+                for call in 0..scaled(CALLS) {
                     let begun = Instant::now();
                     let result = assistant.call(tool, arguments).to("phone").await.unwrap();
-                    if call >= WARM_UP {
+                    if call >= scaled(WARM_UP) {
                         times.push(begun.elapsed());
                     }
                     assert_eq!(&result, arguments);

@@ -1,6 +1,6 @@
 //! Measures how soon calls work again after the network of a client was cut, compared with LiveKit's own RPC.
 //!
-//! `scripts/bench-cuts` creates the network (two hosts, with this machine's TCP and UDP between them), starts the
+//! `scripts/bench cuts` creates the network (two hosts, with this machine's TCP and UDP between them), starts the
 //! server and runs this. The clients run in their own process at the other end of the network. Both systems make
 //! calls all the time, and each cut affects both.
 //!
@@ -15,6 +15,8 @@
 
 mod causes;
 mod rpc;
+#[path = "../short/mod.rs"]
+mod short;
 mod soak;
 mod table;
 
@@ -34,6 +36,7 @@ use serde_json::json;
 use tokio::{io::AsyncReadExt, time::sleep};
 use toolbridge::{Assistant, CallError, Client, State, ToolError, Tools, livekit::AccessKey};
 
+use short::is_short;
 use table::{Cut, Row};
 
 /// Pairs of toolbridge and of the official SDK.
@@ -109,7 +112,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if env::var_os("TOOLBRIDGE_NETWORK").is_none() || env::var_os("LIVEKIT_URL").is_none() {
-        eprintln!("skipped: network (run scripts/bench-cuts)");
+        eprintln!("skipped: network (run scripts/bench cuts)");
         return ExitCode::SUCCESS;
     }
     let is_well = runtime.block_on(run());
@@ -205,7 +208,7 @@ async fn run() -> bool {
     let lengths: Vec<f64> = number("CUTS").unwrap_or_else(|| LENGTHS.to_vec());
     let times = number("TIMES").map_or(TIMES, |it: Vec<f64>| it[0] as usize);
     let mut cuts = Vec::new();
-    for class in CLASSES {
+    for class in first_or_all(&CLASSES) {
         for length in &lengths {
             let mut rows = [Row::default(), Row::default()];
             for _ in 0..times {
@@ -215,8 +218,8 @@ async fn run() -> bool {
                 sleep(Duration::from_secs_f64(*length)).await;
                 let back = now();
                 network.order(&json!({"class": class, "cut": false}));
-                cuts.push(Cut { began, back, is_away: class != "signaling" });
-                sleep(WATCH).await;
+                cuts.push(Cut { began, back, is_away: *class != "signaling" });
+                sleep(watch()).await;
                 for (row, (log, pairs)) in rows.iter_mut().zip([(&ours, PAIRS[0]), (&theirs, PAIRS[1])]) {
                     row.take(&log.lock().unwrap(), pairs, &cuts);
                 }
@@ -227,14 +230,14 @@ async fn run() -> bool {
         }
     }
     println!("{}", table::LOSS_HEAD);
-    for loss in LOSSES {
+    for &loss in first_or_all(&LOSSES) {
         sleep(Duration::from_secs(3)).await;
         network.order(&json!({"class": "all", "loss": loss}));
         let began = now();
-        sleep(LOSSY).await;
+        sleep(if is_short() { watch() } else { LOSSY }).await;
         let ended = now();
         network.order(&json!({"class": "all", "loss": 0}));
-        sleep(WATCH).await;
+        sleep(watch()).await;
         for (log, name) in [(&ours, "toolbridge"), (&theirs, "official RPC")] {
             println!("{}", table::lossy(&log.lock().unwrap(), loss, name, began..ended));
         }
@@ -259,6 +262,16 @@ async fn run() -> bool {
     }
     end(clients);
     is_well
+}
+
+/// How long calls are watched: in a short run for a moment.
+fn watch() -> Duration {
+    if is_short() { Duration::from_secs(2) } else { WATCH }
+}
+
+/// What a run measures: in a short run only the first.
+fn first_or_all<T>(all: &[T]) -> &[T] {
+    if is_short() { &all[..1] } else { all }
 }
 
 /// Ends a process by closing its input.

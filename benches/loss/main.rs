@@ -1,7 +1,7 @@
 //! The duration of a call of about 220 B over a real LiveKit server when the network loses packets, with and without
 //! the fast lane.
 //!
-//! `scripts/bench-loss` starts the server and runs this. All participants run in this process, each pair in its own
+//! `scripts/bench loss` starts the server and runs this. All participants run in this process, each pair in its own
 //! room, behind a relay that delays and loses.
 
 #![allow(
@@ -85,7 +85,7 @@ async fn echo(State(runs): State<Runs>, call: Echo) -> Result<Echo, ToolError> {
 
 fn main() {
     let (Ok(url), Ok(port)) = (env::var("LIVEKIT_URL"), env::var("LIVEKIT_UDP_PORT")) else {
-        eprintln!("skipped: livekit-server (run scripts/bench-loss)");
+        eprintln!("skipped: livekit-server (run scripts/bench loss)");
         return;
     };
     let variable = |name| env::var(name).expect(name);

@@ -14,7 +14,7 @@ use tokio::{
 };
 use toolbridge::{Assistant, Client, ToolSource as _, adapter::acp, memory::MemoryRoom};
 
-use super::{compare::fields, report};
+use super::{compare::fields, report, short::scaled};
 
 /// The updates of a turn, and the bytes of each.
 const UPDATES: usize = 10_000;
@@ -38,7 +38,7 @@ pub(super) async fn acp() {
     assistant.ready("phone").await.expect("ready");
     let mut parsed = Vec::new();
     let mut turns = [("texts", Vec::new(), 0.0_f64), ("calls", Vec::new(), 0.0)];
-    for n in 0..=TURNS {
+    for n in 0..=scaled(TURNS) {
         let (parsing, (kind, times, peak)) = (parse("texts").await, &mut turns[0]);
         let texts = turn(&assistant, kind, times, peak, n > 0).await;
         let (kind, times, peak) = &mut turns[1];
@@ -48,9 +48,10 @@ pub(super) async fn acp() {
             parsed.push(parsing);
         }
     }
-    report(&format!("{UPDATES} updates of {BYTES} B, read and parsed as JSON, nothing else"), &mut parsed);
+    let updates = scaled(UPDATES);
+    report(&format!("{updates} updates of {BYTES} B, read and parsed as JSON, nothing else"), &mut parsed);
     for (kind, mut times, peak) in turns {
-        report(&format!("{UPDATES} updates of {BYTES} B in a turn: {kind}"), &mut times);
+        report(&format!("{updates} updates of {BYTES} B in a turn: {kind}"), &mut times);
         println!("  resident memory grows by at most {peak:.1} MiB");
     }
     agent.close().await;
@@ -131,7 +132,7 @@ fn updates(update: impl Fn(usize) -> Json) -> Vec<u8> {
         let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string();
         line.replace("PADDING", &"x".repeat(BYTES - 1 - (line.len() - "PADDING".len()))) + "\n"
     };
-    (0..UPDATES).map(line).collect::<String>().into_bytes()
+    (0..scaled(UPDATES)).map(line).collect::<String>().into_bytes()
 }
 
 fn text(_: usize) -> Json {
@@ -141,7 +142,7 @@ fn text(_: usize) -> Json {
 /// An update of one of the calls: its start, a new text, or its end.
 fn call(n: usize) -> Json {
     let (id, of_call) = (n % CALLS, n / CALLS);
-    let last = UPDATES / CALLS - 1;
+    let last = scaled(UPDATES) / CALLS - 1;
     let status = if of_call == last { "completed" } else { "in_progress" };
     let (kind, content) = (if of_call == 0 { "tool_call" } else { "tool_call_update" }, "PADDING");
     json!({

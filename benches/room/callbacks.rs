@@ -25,11 +25,12 @@ use super::{
     http::{self, Connection},
     rap::{ToolProcess, repeat},
     rounds::Rounds,
+    short::scaled,
 };
 
 /// The callbacks of a second, and for how many seconds they come.
 const PER_SECOND: u64 = 1_000;
-const SECONDS: u64 = 10;
+const SECONDS: usize = 10;
 
 /// The subscriptions whose events are the callbacks: one call may post 200 messages a second.
 const SUBSCRIPTIONS: u64 = 10;
@@ -37,6 +38,10 @@ const SUBSCRIPTIONS: u64 = 10;
 /// The posts of a flood in a second, over so many connections.
 const FLOOD: u64 = 10_000;
 const CONNECTIONS: u64 = 4;
+
+fn seconds() -> u64 {
+    scaled(SECONDS) as u64
+}
 
 pub(super) async fn callbacks() {
     results().await;
@@ -52,7 +57,7 @@ async fn results() {
     let before = cpu(std::process::id());
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / PER_SECOND as u32);
     let (mut calls, began) = (JoinSet::new(), Instant::now());
-    for _ in 0..PER_SECOND * SECONDS {
+    for _ in 0..PER_SECOND * seconds() {
         ticks.tick().await;
         let tools = Arc::clone(&tools);
         calls.spawn(async move { call(&tools).await });
@@ -79,7 +84,7 @@ async fn events() {
     let assistant = assistant.join_over(room.assistant("assistant")).await.expect("joined");
     assistant.ready("phone").await.expect("ready");
     let before = cpu(std::process::id());
-    let (events, rate) = (PER_SECOND * SECONDS / SUBSCRIPTIONS, PER_SECOND / SUBSCRIPTIONS);
+    let (events, rate) = (PER_SECOND * seconds() / SUBSCRIPTIONS, PER_SECOND / SUBSCRIPTIONS);
     let began = Instant::now();
     for _ in 0..SUBSCRIPTIONS {
         assistant.call("subscribe", json!({"events": events, "rate": rate})).await.expect("subscribed");
@@ -87,7 +92,7 @@ async fn events() {
     let mut read = 0;
     // The last event of a subscription may be refused, so that its tool would send it again. This one does not.
     let taken = |counts: RapCounts| counts.accepted + counts.dropped + counts.not_now;
-    while taken(tools.counts()) < PER_SECOND * SECONDS + SUBSCRIPTIONS {
+    while taken(tools.counts()) < PER_SECOND * seconds() + SUBSCRIPTIONS {
         tokio::time::sleep(Duration::from_millis(20)).await;
         read += assistant.late_results().len();
     }
@@ -98,7 +103,7 @@ async fn events() {
 }
 
 fn print(what: &str, took: Duration, before: Duration) {
-    let count = (PER_SECOND * SECONDS) as f64;
+    let count = (PER_SECOND * seconds()) as f64;
     let used = (cpu(std::process::id()) - before).as_secs_f64() * 1e3 / count;
     println!(
         "{what} (n = {count}): {:.0} a second, {used:.3} ms of CPU for each",

@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 use tokio::runtime::Builder;
 use toolbridge::{Assistant, AssistantBuilder, Client, ClientBuilder, Tool, ToolError, livekit::AccessKey};
 
-use super::share;
+use super::{share, short::scaled};
 
 /// A phase: its name, the number of calls, the bytes of text in each, how many are in flight, and how many different letters
 /// the text has; [`RECORDS`] instead of that. LiveKit's RPC compresses payloads: text of one letter to almost nothing, random
@@ -258,9 +258,10 @@ pub(super) fn compare(key: &AccessKey) {
         let owner = Peer::start(node("owner"), &phone);
         Pair { owner, caller: Peer::start(node("caller"), &assistant) }
     });
-    ours.measure(WARM_UP, 40, 1, 64);
-    theirs.as_mut().map(|theirs| theirs.measure(WARM_UP, 40, 1, 64));
+    ours.measure(scaled(WARM_UP), 40, 1, 64);
+    theirs.as_mut().map(|theirs| theirs.measure(scaled(WARM_UP), 40, 1, 64));
     for (name, count, bytes, in_flight, letters) in PHASES {
+        let count = scaled(count);
         let mut costs = vec![("toolbridge", ours.measure(count, bytes, in_flight, letters))];
         if let Some(theirs) = &mut theirs {
             costs.push(("LiveKit RPC", theirs.measure(count.min(5_000), bytes, in_flight, letters)));
@@ -349,7 +350,8 @@ pub(super) async fn memory(url: &str, key: &AccessKey) {
     }
     let mut clients = Vec::new();
     let mut before = 0.0;
-    for n in 0..=PARTICIPANTS {
+    let participants = scaled(PARTICIPANTS);
+    for n in 0..=participants {
         let token = key.client(&room, format!("phone-{n}")).sign().expect("a token");
         let client = Client::builder().tool("echo", "", echo).assistant("assistant").join(url, &token).await;
         clients.push(client.expect("joined"));
@@ -359,8 +361,8 @@ pub(super) async fn memory(url: &str, key: &AccessKey) {
         }
     }
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let each = (resident(std::process::id()) - before) / PARTICIPANTS as f64;
-    println!("resident, each of {PARTICIPANTS} further participants in one process: {each:.2} MB");
+    let each = (resident(std::process::id()) - before) / participants as f64;
+    println!("resident, each of {participants} further participants in one process: {each:.2} MB");
     for client in clients {
         client.close().await;
     }

@@ -1,7 +1,7 @@
 //! Measures calls over a real LiveKit server: the time from joining to the first result, the round trip after that,
 //! and the same while another participant sends frames as fast as it can.
 //!
-//! `scripts/bench-room` starts the server and runs this. Both participants run in this process, except in `compare` and `rpc`,
+//! `scripts/bench room` starts the server and runs this. Both participants run in this process, except in `compare` and `rpc`,
 //! where each has its own. Arguments select parts by name (compare, rpc, memory, first, calls, many, flood,
 //! mcp, rap, callbacks, acp). The last two need no LiveKit server, but run with the others.
 
@@ -62,6 +62,10 @@ mod mcp;
 mod rap;
 mod rounds;
 mod rpc;
+#[path = "../short/mod.rs"]
+mod short;
+
+use short::scaled;
 
 async fn get_battery() -> Result<f32, ToolError> {
     Ok(0.8)
@@ -75,7 +79,7 @@ fn main() {
         _ => {}
     }
     let Ok(url) = env::var("LIVEKIT_URL") else {
-        eprintln!("skipped: livekit-server (set LIVEKIT_URL, or run scripts/bench-room)");
+        eprintln!("skipped: livekit-server (set LIVEKIT_URL, or run scripts/bench room)");
         return;
     };
     let variable = |name| env::var(name).expect(name);
@@ -130,7 +134,7 @@ fn main() {
 /// Two new participants that name each other: both join at once, and the assistant calls at once.
 async fn first_result(url: &str, key: &AccessKey) {
     let mut times = Vec::new();
-    for n in 0..JOINS {
+    for n in 0..scaled(JOINS) {
         let room = format!("bench-first-{n}-{}", std::process::id());
         let began = Instant::now();
         let (client, assistant) = join(url, key, &room).await;
@@ -144,7 +148,7 @@ async fn first_result(url: &str, key: &AccessKey) {
 
 async fn round_trip(url: &str, key: &AccessKey) {
     let (client, assistant) = join(url, key, &format!("bench-calls-{}", std::process::id())).await;
-    report("one call of about 220 B after another", &mut calls(&assistant, CALLS).await);
+    report("one call of about 220 B after another", &mut calls(&assistant, scaled(CALLS)).await);
     assistant.close().await;
     client.close().await;
 }
@@ -154,13 +158,13 @@ async fn after_many_calls(url: &str, key: &AccessKey) {
     let (client, assistant) = join(url, key, &format!("bench-many-{}", std::process::id())).await;
     let assistant = Arc::new(assistant);
     let (mut made, mut medians) = (0, Vec::new());
-    for before in BEFORE {
+    for before in BEFORE.map(scaled) {
         calls_at_once(&assistant, before - made).await;
-        let mut one_by_one = calls(&assistant, 1_000).await;
+        let mut one_by_one = calls(&assistant, scaled(1_000)).await;
         report(&format!("one call after another, {before} calls of this caller before"), &mut one_by_one);
-        let mut times = calls_at_once(&assistant, 1_000).await;
+        let mut times = calls_at_once(&assistant, scaled(1_000)).await;
         report(&format!("{IN_FLIGHT} calls in flight, {before} calls of this caller before"), &mut times);
-        made = before + 2_000;
+        made = before + 2 * scaled(1_000);
         medians.push((share(&one_by_one, 0.5), share(&times, 0.5)));
     }
     if let [(alone, together), (alone_later, together_later)] = medians[..] {
@@ -181,7 +185,7 @@ async fn calls_at_once(assistant: &Arc<Assistant>, count: usize) -> Vec<Duration
     let mut flights = tokio::task::JoinSet::new();
     for _ in 0..IN_FLIGHT {
         let assistant = Arc::clone(assistant);
-        flights.spawn(async move { calls(&assistant, count / IN_FLIGHT).await });
+        flights.spawn(async move { calls(&assistant, count.div_ceil(IN_FLIGHT)).await });
     }
     flights.join_all().await.into_iter().flatten().collect()
 }
@@ -207,14 +211,14 @@ async fn under_a_flood(url: &str, key: &AccessKey) {
     let (client, assistant) = join(url, key, &room).await;
     let token = key.participant(&room, "stranger").sign().expect("a token");
     let stranger = Arc::new(LiveKitTransport::join(url, &token).await.expect("joined"));
-    calls(&assistant, 100).await;
-    let mut quiet = calls(&assistant, CALLS).await;
+    calls(&assistant, scaled(100)).await;
+    let mut quiet = calls(&assistant, scaled(CALLS)).await;
     report("the same beside a silent stranger", &mut quiet);
     for rate in RATES {
         let sent = Arc::new(AtomicU64::new(0));
         let flood = tokio::spawn(flood(Arc::clone(&stranger), frames(&room), rate, Arc::clone(&sent)));
         let began = Instant::now();
-        let mut flooded = calls(&assistant, CALLS).await;
+        let mut flooded = calls(&assistant, scaled(CALLS)).await;
         let rate = sent.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
         flood.abort();
         report(&format!("the same beside one that sends {rate:.0} frames/s"), &mut flooded);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{report, share};
+use super::{report, share, short::scaled};
 
 /// How often each row is measured.
 const ROUNDS: usize = 40;
@@ -20,12 +20,12 @@ impl<R: Copy + Ord> Rounds<R> {
     /// Measures the rows. `calls` makes so many calls of a row one after the other, and returns how long each takes.
     pub(super) async fn of(rows: &[R], mut calls: impl AsyncFnMut(R, usize) -> Vec<Duration>) -> Self {
         for row in rows {
-            calls(*row, WARM_UP).await;
+            calls(*row, scaled(WARM_UP)).await;
         }
         let mut times = BTreeMap::<R, Vec<_>>::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..scaled(ROUNDS) {
             for row in rows {
-                let mut round = calls(*row, CALLS).await;
+                let mut round = calls(*row, scaled(CALLS)).await;
                 round.sort_unstable();
                 times.entry(*row).or_default().push(round);
             }
@@ -52,9 +52,10 @@ impl<R: Copy + Ord> Rounds<R> {
         let whole = median(row) - base.iter().map(|it| median(*it)).sum::<f64>();
         let round = |row: R, n: usize| share(&self.0[&row][n], 0.5);
         let each = |n| round(row, n) - base.iter().map(|it| round(*it, n)).sum::<f64>();
-        let mut rounds: Vec<f64> = (0..ROUNDS).map(each).collect();
+        let count = scaled(ROUNDS);
+        let mut rounds: Vec<f64> = (0..count).map(each).collect();
         rounds.sort_unstable_by(f64::total_cmp);
-        let [low, high] = [ROUNDS / 4, ROUNDS * 3 / 4].map(|at| rounds[at]);
-        println!("  {what} adds to p50: {whole:.2} ms; half of the {ROUNDS} rounds {low:.2} to {high:.2}");
+        let [low, high] = [count / 4, count * 3 / 4].map(|at| rounds[at]);
+        println!("  {what} adds to p50: {whole:.2} ms; half of the {count} rounds {low:.2} to {high:.2}");
     }
 }

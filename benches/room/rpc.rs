@@ -4,7 +4,10 @@ use std::{env, process::Command, time::Instant};
 
 use toolbridge::livekit::AccessKey;
 
-use super::compare::{Pair, Peer, RECORDS, WARM_UP, at, sdk};
+use super::{
+    compare::{Pair, Peer, RECORDS, WARM_UP, at, sdk},
+    short::scaled,
+};
 
 /// A phase: its name, the number of calls of one round, the bytes of each, how many are in flight, and the different letters.
 const PHASES: [(&str, usize, usize, usize, usize); 4] = [
@@ -26,7 +29,7 @@ const COLUMNS: [&str; 5] = ["p50 ms", "p99 ms", "caller's CPU ms", "callee's CPU
 
 /// Prints the figures of each SDK.
 pub(super) fn run(key: &AccessKey) {
-    let rounds = env::var("TOOLBRIDGE_ROUNDS").map_or(ROUNDS, |it| it.parse().expect("a number"));
+    let rounds = env::var("TOOLBRIDGE_ROUNDS").map_or(scaled(ROUNDS), |it| it.parse().expect("a number"));
     let wanted = env::var("TOOLBRIDGE_SDK").ok();
     for (name, program) in SDKS.into_iter().filter(|(name, _)| wanted.as_ref().is_none_or(|it| it == name)) {
         let Some(sdk) = sdk(program) else { continue };
@@ -49,11 +52,12 @@ pub(super) fn run(key: &AccessKey) {
                     .map(|token| token.sign().expect("a token"));
                 let owner = Peer::start(owner, &phone);
                 let mut started = Pair { owner, caller: Peer::start(caller, &assistant) };
-                started.measure(WARM_UP, 40, 1, 64);
+                started.measure(scaled(WARM_UP), 40, 1, 64);
                 (pair, started)
             })
             .collect();
         for (phase, count, bytes, in_flight, letters) in PHASES {
+            let count = scaled(count).max(in_flight);
             println!("{phase}: medians of {rounds} rounds of {count} calls; {}", COLUMNS.join(", "));
             let mut rows = vec![Vec::new(); pairs.len()];
             for _ in 0..rounds {

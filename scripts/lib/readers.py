@@ -1,11 +1,11 @@
-"""Prints the time and the memory of programs that read one recording: the median of five runs, in turn."""
+"""Prints the time and the memory of programs that read one recording: the median of RUNS (5) runs, in turn."""
 
 import os
 import statistics
 import sys
 import time
 
-RUNS = 5
+RUNS = int(os.environ.get("RUNS", 5))
 
 COUNT = """
 import sys

@@ -1,7 +1,7 @@
 //! Continuous calls while the network of their owner is cut (the media, only UDP, the signaling, or both), loses
 //! packets, reorders them or is too narrow for them: each call has exactly one outcome and runs at most once. Where
 //! no absence can exceed the grace period, each succeeds; otherwise none is lost before its end, and none that starts
-//! once calls work again. How soon that is the case is measured by `scripts/bench-cuts`.
+//! once calls work again. How soon that is the case is measured by `scripts/bench cuts`.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
 // Calls to a page, over toolbridge and over LiveKit's `perform_rpc` from Python in the same room, in turns, with the same payloads.
-// `scripts/bench-bindings` starts it, and says what it measures.
+// `scripts/bench bindings` starts it, and says what it measures.
 
 import { spawn } from 'node:child_process';
 import { connect } from 'node:net';

@@ -1,4 +1,4 @@
-"""A participant in Python that calls the page of `scripts/bench-bindings`: ``caller.py HOW``.
+"""A participant in Python that calls the page of `scripts/bench bindings`: ``caller.py HOW``.
 
 HOW is ``rpc`` (``perform_rpc`` of LiveKit's SDK), ``room`` (toolbridge over the SDK's room), or ``join`` (toolbridge by itself). For each
 line ``CALLS BYTES`` it makes so many calls, one after the other, and prints the time of each in milliseconds, and the CPU time of this

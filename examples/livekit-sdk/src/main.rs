@@ -3,7 +3,7 @@
 //! ```sh
 //! LIVEKIT_URL=wss://… LIVEKIT_TOKEN=… cargo run
 //! ```
-//! Its build downloads libwebrtc. `scripts/check-livekit-sdk` does not: it only checks the types.
+//! Its build downloads libwebrtc. `scripts/run-examples livekit-sdk` does not: it only checks the types.
 
 use std::{env, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Runs a toolset that is made with the published crate `rap-protocol`, and calls its tools through a room.
 //!
-//! `scripts/check-rap` builds and runs it.
+//! `scripts/run-examples rap` builds and runs it.
 
 mod toolset;
 
