@@ -64,27 +64,27 @@ async fn conversation() -> anyhow::Result<()> {
     let agent = [script.to_str().context("not UTF-8")?, "run", NODE];
     let mut terminal = terminal(&server, &[&arguments[..], &agent].concat())?;
     let terminal = &mut terminal;
-    terminal.line("! peers listens; type a prompt").await?;
+    terminal.line("! parts listens; type a prompt").await?;
     says(terminal, "say hello", &["hello"]).await?;
     says(terminal, "plan", &["! │ → Look around", "The agent ended its turn and said nothing."]).await?;
     // Everybody in the room sees the plan as a view of the assistant.
     watch.line("ViewUpdate").await?;
-    watch.line("    ── peers/plan · plan, 0 of 1 done").await?;
+    watch.line("    ── parts/plan · plan, 0 of 1 done").await?;
     watch.line("    → Look around").await?;
     says(terminal, "room double {\"n\": 21}", &["\"value\":42"]).await?;
 
     // A plain yes is not enough to execute something.
-    says(terminal, "permit execute", &["! │ peers asks: Run the tests", "! type `option 1 1`"]).await?;
+    says(terminal, "permit execute", &["! │ parts asks: Run the tests", "! type `option 1 1`"]).await?;
     says(terminal, "yes", &["!   2: Do allow_always", "! type `option 1 1`"]).await?;
     says(terminal, "option 2 1", &["permit: o-allow_always"]).await?;
     let kept = "! │ Run the tests: allowed, as answered before for always";
     says(terminal, "permit execute", &[kept, "permit: o-allow_always"]).await?;
     says(terminal, "forget", &["! 1 permissions are forgotten"]).await?;
-    says(terminal, "permit execute", &["! │ peers asks: Run the tests", "! type `option 1 2`"]).await?;
+    says(terminal, "permit execute", &["! │ parts asks: Run the tests", "! type `option 1 2`"]).await?;
     says(terminal, "no", &["permit: o-reject_once"]).await?;
 
     // The agent asks with a form, a line for each field.
-    let form = ["! │ peers asks: Who are you?", "! │ Your name:"];
+    let form = ["! │ parts asks: Who are you?", "! │ Your name:"];
     says(terminal, "ask", &form).await?;
     says(terminal, "", &["! a value is needed"]).await?;
     says(terminal, "Ada L.", &["ask: accept Ada L."]).await?;
@@ -95,7 +95,7 @@ async fn conversation() -> anyhow::Result<()> {
     let create = json!({"command": "touch", "args": [marker]});
     let touch = toolbridge::process::Command::find("touch")?;
     let (here, touch) = (std::env::current_dir()?, touch.program().display().to_string());
-    let asks = format!("! │ peers asks to run a command in {}: {touch}", here.display());
+    let asks = format!("! │ parts asks to run a command in {}: {touch}", here.display());
     for (number, answer, said) in [
         (5, "no", r#"{"error":-32600}"#),
         (6, "option 1 6", r#"{"terminalId":"t1"}"#),
@@ -152,7 +152,7 @@ async fn files_of_acp() -> anyhow::Result<()> {
     let start = async |options: &[&str]| -> anyhow::Result<Program> {
         let arguments = [&["acp", "--room", room], options, &["--"], &agent[..]].concat();
         let mut terminal = terminal(&server, &arguments)?;
-        terminal.line("! peers listens; type a prompt").await?;
+        terminal.line("! parts listens; type a prompt").await?;
         Ok(terminal)
     };
     let read = |path: &PathBuf| request("fs/read_text_file", &json!({ "path": path }));
