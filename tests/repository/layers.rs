@@ -337,3 +337,18 @@ fn only_results_decide_what_is_for_the_model_alone() {
         }
     }
 }
+
+#[test]
+fn core_alone_has_the_dependencies_of_the_library() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let all = fs::read_to_string(root.join("Cargo.toml")).unwrap().replace(", optional = true", "");
+    // A published package has no other packages in it.
+    let Ok(core) = fs::read_to_string(root.join("tests/core/Cargo.toml")) else {
+        return println!("skipped: tests/core is not here");
+    };
+    let dependencies = core.split("[dependencies]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let version = core.lines().filter(|line| line.starts_with("version = "));
+    for line in dependencies.lines().chain(version) {
+        assert!(all.lines().any(|other| other == line), "not in Cargo.toml: {line}");
+    }
+}

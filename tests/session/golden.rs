@@ -49,7 +49,7 @@ fn malformed_frames_are_refused_for_the_expected_reason() {
 }
 
 fn fixtures(folder: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(folder);
+    let folder = crate::folder("fixtures").join(folder);
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> = paths.filter(|path| path.extension().is_some_and(|it| it == "msgpack")).collect();
     paths.sort();

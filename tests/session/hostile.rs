@@ -10,7 +10,7 @@ use toolbridge::{Value, frame::Frame};
 
 /// The originals: every real frame of the fixtures.
 static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/frames");
+    let folder = crate::folder("fixtures/frames");
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|it| it == "msgpack"));
     paths.sort();

@@ -56,3 +56,8 @@ mod session_turns;
 mod session_unsent;
 mod session_views;
 mod wire;
+
+/// A folder of the repository. `tests/core` builds these tests, too, so it is not always below the manifest's folder.
+fn folder(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file!()).with_file_name("../..").join(name)
+}

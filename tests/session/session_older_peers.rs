@@ -6,7 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, fs};
 
 use toolbridge::{
     BargeIn, Config, Consent, Progress, Role, Tool, ToolError, ToolOptions, Value,
@@ -54,7 +54,7 @@ fn compare(world: &World, name: &str, file: &str) {
         }
         writeln!(received, "{} {hex}", frame.kind()).unwrap();
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/older-peers").join(file);
+    let path = crate::folder("fixtures/older-peers").join(file);
     if std::env::var_os("UPDATE_FIXTURES").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, received).unwrap();

@@ -1,7 +1,5 @@
 //! The checklist of the protocol, row by row, on virtual time.
 
-use std::collections::BTreeMap;
-
 use toolbridge::{
     CallError, Config, ErrorCode, Event, Role, Tool, ToolError, Value,
     frame::{
@@ -146,6 +144,7 @@ fn protocol_a8_server_call_is_shown_and_never_executed_or_answered() {
     assert_eq!(world.ends["phone"].jobs.len(), 1);
 }
 
+#[cfg(feature = "runtime")]
 #[test]
 fn protocol_a10_each_client_request_has_one_result() {
     let mut world = plain_assistant(&["ok", "err", "hang"]);
@@ -164,7 +163,8 @@ fn protocol_a10_each_client_request_has_one_result() {
     say_request(&mut world, with!(plain_request("long", "ok"), timeout_ms = Some(600_001)));
     say_request(&mut world, odd("echoed", value(3)));
     world.run(SECOND);
-    let by_id: BTreeMap<_, _> = results(&world, "a").into_iter().map(|it| (it.id.to_string(), it)).collect();
+    let by_id: std::collections::BTreeMap<_, _> =
+        results(&world, "a").into_iter().map(|it| (it.id.to_string(), it)).collect();
     assert_eq!(results(&world, "a").len(), 8);
     let expected = [
         ("fine", ""),

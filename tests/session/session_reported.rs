@@ -4,7 +4,7 @@
 
 use serde_json::json;
 use toolbridge::{
-    CallId, Config, Event, Progress, Role, ToolError, ToolName, Value,
+    CallId, Config, Event, Progress, Role, ToolError, Value,
     frame::{ControlStop, Kind, Message, Meta},
     session::{CallState, JobKey, Request},
     tools::ReportError,
@@ -117,11 +117,12 @@ fn stop_of_everything_ends_reported_calls() {
     assert_eq!(record.outcome, Some(Err(toolbridge::ErrorCode::CANCELLED)));
 }
 
+#[cfg(feature = "runtime")]
 #[test]
 fn event_is_kept_for_the_model_with_the_call_that_it_names() {
     let mut world = room();
     let about = json!({"call": "c1", "tool": "watch_build"});
-    let request = Request::new(ToolName::EVENT, Value::from(about.clone()));
+    let request = Request::new(toolbridge::ToolName::EVENT, Value::from(about.clone()));
     let (job, _) = world.with("a", |session, now| session.report(now, request)).unwrap().unwrap();
     settle(&mut world, job, Ok(Value::from(json!({"text": "the build failed"}))));
     let late = world.with("a", |session, _| session.late_results()).unwrap();

@@ -76,8 +76,8 @@ use crate::{
     schedule::Schedule,
 };
 
-/// What these seeds do, as recorded.
-const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/recorded.txt");
+/// The name of this test, and of the folder in which `recorded.txt` says what its seeds do.
+const NAME: &str = "simulation";
 
 /// What these runs draw in addition. `--with` adds to it.
 const EXTRAS: &[Extra] = Extra::ALL;
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
             }
         }),
         Trial::test("a_thousand_seeds_behave_as_recorded", move || {
-            runs()?.recorded.compare_with(RECORDED, "simulation").map_err(Failed::from)
+            runs()?.recorded.compare_with(NAME).map_err(Failed::from)
         }),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -177,7 +177,7 @@ fn run_args(args: &[String]) -> Result<(), String> {
     }
     let jobs = after("--jobs").map_or(Ok(1), number)?;
     if has("--record") {
-        return run_all(SEEDS, jobs as usize, options)?.recorded.write(RECORDED);
+        return run_all(SEEDS, jobs as usize, options)?.recorded.write(NAME);
     }
     let seeds = after("--seeds").ok_or("--seeds FIRST..LAST")?;
     let (first, last) = seeds.split_once("..").ok_or("--seeds FIRST..LAST")?;
@@ -202,7 +202,7 @@ fn run_args(args: &[String]) -> Result<(), String> {
     );
     reaches_all(&counted)?;
     let is_default = args.iter().all(|arg| arg != "--with" && arg != "--without");
-    if is_default { counted.recorded.compare_with(RECORDED, "simulation") } else { Ok(()) }
+    if is_default { counted.recorded.compare_with(NAME) } else { Ok(()) }
 }
 
 fn one(seed: u64, trace: bool, shrinks: bool, options: &Options) -> Result<(), String> {

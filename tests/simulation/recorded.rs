@@ -9,7 +9,7 @@ use std::{
     fmt::Write as _,
     fs,
     ops::RangeInclusive,
-    path::Path,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -247,9 +247,9 @@ impl Recorded {
         self.totals.get(name).copied().unwrap_or_default()
     }
 
-    /// Writes the totals into this file, and the digests into another beside it.
-    pub(crate) fn write(&self, file: &str) -> Result<(), String> {
-        let file = Path::new(file);
+    /// Writes the totals of this test into its file, and the digests into another beside it.
+    pub(crate) fn write(&self, test: &str) -> Result<(), String> {
+        let file = file_of(test);
         let mut text = "# What sessions do in these runs. scripts/simulate --record writes it.\n".to_owned();
         for (name, times) in &self.totals {
             let _ = writeln!(text, "{name}\t{times}");
@@ -260,13 +260,13 @@ impl Recorded {
         }
         let write =
             |file: &Path, text| fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()));
-        write(file, text)?;
+        write(&file, text)?;
         write(&file.with_extension("seeds"), seeds)
     }
 
-    /// Compares with what a file has of these seeds. `test` is the name of the test that runs them.
-    pub(crate) fn compare_with(&self, file: &str, test: &str) -> Result<(), String> {
-        self.compare(&Self::read(Path::new(file))?, test)
+    /// Compares with what the file of this test has of these seeds.
+    pub(crate) fn compare_with(&self, test: &str) -> Result<(), String> {
+        self.compare(&Self::read(&file_of(test))?, test)
     }
 
     fn compare(&self, before: &Self, test: &str) -> Result<(), String> {
@@ -301,4 +301,10 @@ impl Recorded {
         );
         Err(text)
     }
+}
+
+/// The file of the totals of a test. `tests/core` builds the tests, too, so the manifest's folder does not name it.
+fn file_of(test: &str) -> PathBuf {
+    let this = Path::new(env!("CARGO_MANIFEST_DIR")).join(file!());
+    this.with_file_name("..").join(test).join("recorded.txt")
 }

@@ -59,8 +59,8 @@ use crate::{
     rules::{Breach, Rule},
 };
 
-/// What these seeds do, as recorded.
-const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/small_world/recorded.txt");
+/// The name of this test, and of the folder in which `recorded.txt` says what its seeds do.
+const NAME: &str = "small_world";
 
 /// The depth that `cargo test` explores.
 const SHALLOW: usize = 2;
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
             missing(&walked.reached, SEEDS).map_err(Failed::from)
         }),
         Trial::test("a_thousand_walks_behave_as_recorded", move || {
-            walked().recorded.compare_with(RECORDED, "small_world").map_err(Failed::from)
+            walked().recorded.compare_with(NAME).map_err(Failed::from)
         }),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -132,7 +132,7 @@ fn run_args(args: &[String]) -> Result<(), String> {
         Ok::<_, String>(number(first)?..=number(last)?)
     };
     if has("--record") {
-        return walk_all(SEEDS, &[]).recorded.write(RECORDED);
+        return walk_all(SEEDS, &[]).recorded.write(NAME);
     }
     if let Some(seeds) = after("--table") {
         walk_all(range(seeds)?, &avoided).print_table(&avoided);
@@ -145,11 +145,7 @@ fn run_args(args: &[String]) -> Result<(), String> {
         println!("{} walks, {} steps, {:.1} s", walked.runs, walked.steps, began.elapsed().as_secs_f64());
         report(&walked.failures(wanted))?;
         missing(&walked.reached, seeds)?;
-        return if avoided.is_empty() {
-            walked.recorded.compare_with(RECORDED, "small_world")
-        } else {
-            Ok(())
-        };
+        return if avoided.is_empty() { walked.recorded.compare_with(NAME) } else { Ok(()) };
     }
     let minutes = after("--minutes").map(number).transpose()?;
     let depth = after("--exhaust").map(number).transpose()?.unwrap_or(99);

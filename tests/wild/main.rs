@@ -49,8 +49,8 @@ use crate::{
     world::Run,
 };
 
-/// What these seeds do, as recorded.
-const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wild/recorded.txt");
+/// The name of this test, and of the folder in which `recorded.txt` says what its seeds do.
+const NAME: &str = "wild";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
             all.reaches_each_counter().map_err(Failed::from)
         }),
         Trial::test("any_room_behaves_as_recorded", move || {
-            runs().recorded.compare_with(RECORDED, "wild").map_err(Failed::from)
+            runs().recorded.compare_with(NAME).map_err(Failed::from)
         }),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -89,7 +89,7 @@ fn run_args(args: &[String]) -> Result<(), String> {
         return caught(number(seed)?, Instant::now(), trace).broken.map_or(Ok(()), Err);
     }
     if args.iter().any(|arg| arg == "--record") {
-        return run_all(SEEDS).recorded.write(RECORDED);
+        return run_all(SEEDS).recorded.write(NAME);
     }
     let seeds = after("--seeds").ok_or("--seeds FIRST..LAST")?;
     let (first, last) = seeds.split_once("..").ok_or("--seeds FIRST..LAST")?;
@@ -97,7 +97,7 @@ fn run_args(args: &[String]) -> Result<(), String> {
     let all = run_all(number(first)?..=number(last)?);
     println!("{} runs, {} steps, {:.1} s", all.runs, all.steps, began.elapsed().as_secs_f64());
     all.judge()?;
-    all.recorded.compare_with(RECORDED, "wild")
+    all.recorded.compare_with(NAME)
 }
 
 /// Totals over several runs.
