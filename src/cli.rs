@@ -18,13 +18,13 @@ mod terminal;
 
 /// The notes at the end of `toolbridge --help`.
 const AFTERWORD: &str = "\
-Every command that connects takes the server from --url or LIVEKIT_URL, and credentials from
+Every command that connects takes the server from --url or LIVEKIT_URL, and credentials from \
 --api-key and --api-secret (LIVEKIT_API_KEY, LIVEKIT_API_SECRET) or --token (LIVEKIT_TOKEN).
 TIME is a number with a unit: 500ms, 5s, 2m. RUST_LOG=toolbridge=debug prints a log to stderr.
 
-Exit status: 0 success; 1 failure; 2 usage error; 3 the recording is damaged, violates the
-protocol, or differs from its replay; 4 (`call` only) the call failed and the tool did not run;
-130 interrupted by Ctrl-C before its work was done. Commands that run until they are stopped, such
+Exit status: 0 success; 1 failure; 2 usage error; 3 the recording is damaged, violates the \
+protocol, or differs from its replay; 4 (`call` only) the call failed and the tool did not run; \
+130 interrupted by Ctrl-C before its work was done. Commands that run until they are stopped, such \
 as client, assistant, mcp, watch, record and dev, end with 0.";
 
 /// Tool calls between a voice assistant and the apps in its LiveKit room
@@ -45,7 +45,7 @@ enum Verb {
     Doctor(room::doctor::Arguments),
     /// Create an access token for a room
     Token(room::token::Arguments),
-    /// Join as a client whose tools are programs on this machine
+    /// Join as a client that offers programs, MCP servers, RAP toolsets or agents as tools
     Client(room::client::Arguments),
     /// Join as an assistant and call one tool
     Call(room::call::Arguments),

@@ -102,6 +102,7 @@
 //! | --- | --- |
 //! | none | the core, without an async crate: [`Frame`](frame::Frame), [`Value`], [`Session`](session::Session) |
 //! | `rpc` | calls by LiveKit's RPC, from and to participants without toolbridge; part of `runtime` |
+//! | `deflate` | compressed frames, and compressed streams of LiveKit's RPC; part of `livekit` |
 //! | `runtime` | `Client`, `Assistant`, tools, the in-memory transport and transports of your own |
 //! | `livekit` | the LiveKit participant in pure Rust, and tokens |
 //! | `schema-validation` | arguments are checked against the tool's JSON Schema before the tool runs; without it they are only decoded |
@@ -251,6 +252,7 @@ pub mod guide {
     //! | [`mcp`] | How do the tools of MCP servers come into a room, and the room's tools to an MCP host? |
     //! | [`rap`] | How do the tools of RAP toolsets come into a room, and the room's tools to a RAP runtime? |
     //! | [`acp`] | How does an ACP agent become a tool, and how do the room's tools reach an editor? |
+    //! | [`livekit_rpc`] | How do clients answer LiveKit's `performRpc`, and how do assistants call apps by it? |
     //! | [`systems`] | What arrives of a result of one tool system in another one? |
     //! | [`networks`] | What works behind proxies, firewalls and TURN servers, and how are failures found? |
     //! | [`tokens`] | How does a token server set a participant's role? |

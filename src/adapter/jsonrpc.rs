@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 as other systems speak it: ACP and MCP.
+//! Speaks JSON-RPC 2.0 as other systems do: ACP and MCP.
 //!
 //! The crates of these protocols have queues without a limit, lose the members that they do not know, and refuse messages
 //! that real programs write. So the messages, and the limits, are read here.

@@ -1,4 +1,4 @@
-//! The Model Context Protocol (MCP): the tools of its servers in the room, and the documents of their results.
+//! Speaks the Model Context Protocol (MCP): offers tools of its servers in the room, and keeps their documents.
 //!
 //! [`stdio`], [`line()`], [`command`], [`http`] and [`from_file`] name a server. Awaiting it starts it, and returns its
 //! tools as a source:

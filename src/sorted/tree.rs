@@ -1,4 +1,4 @@
-//! The shape of a sorted collection: which entry stands before which.
+//! Keeps the shape of a sorted collection: which entry is before which.
 
 use std::cmp::Ordering;
 

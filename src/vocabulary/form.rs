@@ -1,4 +1,4 @@
-//! The form of plain types as JSON: read field by field, written in the order of the fields.
+//! Reads and writes plain types as JSON: field by field, in the order of the fields.
 //!
 //! The derives of serde would do the same in five times the code, which every web page that uses the module would load.
 

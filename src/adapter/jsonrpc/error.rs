@@ -1,4 +1,4 @@
-//! The errors that this side answers with.
+//! Defines the errors that this side answers with.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

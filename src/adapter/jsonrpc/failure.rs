@@ -1,4 +1,4 @@
-//! The errors that the other side answers with.
+//! Defines the errors that the other side answers with.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

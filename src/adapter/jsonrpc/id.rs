@@ -1,4 +1,4 @@
-//! The ids of requests.
+//! Defines the ids of requests.
 
 use serde_json::{Number, Value as Json, value::RawValue};
 

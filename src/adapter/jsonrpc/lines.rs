@@ -1,4 +1,4 @@
-//! Lines of a byte stream, with a limit on their length.
+//! Reads the lines of a byte stream, with a limit on their length.
 
 use std::io;
 

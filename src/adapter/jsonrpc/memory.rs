@@ -1,4 +1,4 @@
-//! Memory for messages that wait.
+//! Limits the memory of messages that wait.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The parts of a message. What stands in them is not read.
+//! Splits a message into its parts, without reading what they contain.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The requests of this side that have no answer yet.
+//! Keeps the requests of this side that have no answer yet.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! The other side of a connection, as whatever sends to it sees it: its open requests, and the messages to write.
+//! Sends to the other side of a connection: holds its open requests, and the messages to write.
 //!
 //! Whatever sends waits until there is room, so that a program that stops reading makes nothing grow.
 

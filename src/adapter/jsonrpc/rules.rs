@@ -1,4 +1,4 @@
-//! What the protocols differ in.
+//! Defines the differences between ACP and MCP.
 
 /// The rules of a protocol.
 #[derive(Debug)]

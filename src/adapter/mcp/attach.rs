@@ -1,4 +1,4 @@
-//! A bridge from standard input and output to an MCP server at an address: see [`attach`].
+//! Bridges standard input and output to an MCP server at an address: see [`attach`].
 //!
 //! Each side is a [`Peer`]. A [`Relay`] carries what one side sends to the other: its requests get ids of this side, and
 //! their answers come back under its own.

@@ -1,4 +1,4 @@
-//! The room's tools as an MCP server: its host's model calls what the clients in the room offer.
+//! Serves the room's tools as an MCP server: its host's model calls what the clients in the room offer.
 //!
 //! `rmcp` has the lifecycle and the HTTP transport. [`lines`] is the transport over a byte stream, because `rmcp`'s own
 //! does not answer malformed JSON. [`raw`] carries results past `rmcp`'s types, which drop unknown keys. [`fit`] makes

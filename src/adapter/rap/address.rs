@@ -1,4 +1,4 @@
-//! The guard of outgoing requests: which URLs may be used that the other side names, and what their hosts may stand for.
+//! Guards outgoing requests: which URLs may be used that the other side names, and what their hosts may stand for.
 //!
 //! A manifest names an `endpoint`, a tool a `response_url`, a runtime a `callback_url`. Whoever chooses such a URL could
 //! reach through this process what only this process reaches (server-side request forgery). So a request goes only

@@ -1,4 +1,4 @@
-//! The HTTP client of one server.
+//! Sends HTTP requests to one server.
 
 use std::{fmt, sync::Arc};
 

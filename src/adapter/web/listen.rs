@@ -1,4 +1,4 @@
-//! An HTTP listener within limits.
+//! Listens for HTTP, within limits.
 
 use std::{io, net::SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Requests to servers: redirects are refused, names are resolved under guard, and the token stays out of every text.
+//! Sends requests to servers: redirects are refused, names are resolved under guard, and no text contains the token.
 
 use std::{sync::Arc, time::Duration};
 

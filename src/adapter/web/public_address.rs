@@ -1,4 +1,4 @@
-//! Addresses of the public internet, and the certificates that its servers are checked against.
+//! Recognizes addresses of the public internet, and holds the certificates that its servers are checked against.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

@@ -1,4 +1,4 @@
-//! Random ids and tokens, and their comparison.
+//! Makes random ids and tokens, and compares them.
 
 use std::io;
 

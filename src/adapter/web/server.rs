@@ -1,4 +1,4 @@
-//! An HTTP server with limits.
+//! Serves HTTP within limits.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,4 @@
-//! Server-sent events: <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
+//! Reads and writes server-sent events: <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
 
 use std::sync::{
     Arc,

@@ -70,6 +70,10 @@ pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     record: RecordOption,
 
+    /// Print the specification of the line protocol and exit
+    #[arg(long)]
+    protocol: bool,
+
     /// Also serve the tools of the room to MCP hosts over HTTP at this address; URL and bearer token are in the event `mcp`
     #[arg(long, value_name = "ADDRESS", help_heading = "MCP")]
     mcp_listen: Option<SocketAddr>,
@@ -86,10 +90,6 @@ pub(in crate::cli) struct Arguments {
 
     #[command(flatten, next_help_heading = "MCP and RAP")]
     offered: OfferOptions,
-
-    /// Print the specification of the line protocol and exit
-    #[arg(long)]
-    protocol: bool,
 }
 
 impl Arguments {

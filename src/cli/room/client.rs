@@ -1,4 +1,4 @@
-//! `toolbridge client`: runs a client whose tools are programs on this machine.
+//! `toolbridge client`: runs a client that offers programs, MCP servers, RAP toolsets or agents as tools.
 
 use std::io::{self, IsTerminal as _};
 
@@ -38,7 +38,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long)]
     answer_rpc: bool,
 
-    /// Participant that may also call by RPC without being the assistant; can be given several times
+    /// Participant that may also call by RPC without being the assistant (repeatable)
     #[arg(long, value_name = "IDENTITY", value_parser = NonEmptyStringValueParser::new(), requires = "answer_rpc")]
     rpc_caller: Vec<String>,
 

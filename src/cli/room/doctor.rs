@@ -16,8 +16,8 @@ use printer::Printer;
 
 /// The notes at the end of `--help`.
 const AFTERWORD: &str = "\
-With a token, doctor joins under the token's identity, which disconnects a participant that uses
-the same identity. With an API key, it joins as new participants, in a new room unless --room is
+With a token, doctor joins under the token's identity, which disconnects a participant that uses \
+the same identity. With an API key, it joins as new participants, in a new room unless --room is \
 given. Exit status: 0 the server works, 1 it does not, 2 usage error.";
 
 #[derive(Debug, Args)]

@@ -35,12 +35,12 @@ contains only packets sent to the whole room, and no calls to individual clients
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Other participants see the observer and send it copies of their messages: requests, results,
-progress, cancellations and tool registrations, but not handshakes or acknowledgements.
-LiveKit may announce this observer to them up to 3 s late; earlier messages can be missing.
+Other participants see the observer and send it copies of their messages: requests, results, \
+progress, cancellations and tool registrations, but not handshakes or acknowledgements. \
+LiveKit may announce this observer to them up to 3 s late; earlier messages can be missing. \
 Values under keys such as `password` or `token` are redacted before they are written.
 
-The first Ctrl-C finishes the file. After a second one, or if the process is killed, the file may
+The first Ctrl-C finishes the file. After a second one, or if the process is killed, the file may \
 be unfinished: it can still be read, and `toolbridge repair` finishes it.")]
 pub(in crate::cli) struct Arguments {
     /// Output file (see `toolbridge info`, `calls`, `check`, `report`)

@@ -28,7 +28,7 @@ use toolbridge::{
 
 /// The notes at the end of `--help`.
 const AFTERWORD: &str = "\
-Each line that you type is a prompt. While the agent works, `cancel` stops it, and lines such as
+Each line that you type is a prompt. While the agent works, `cancel` stops it, and lines such as \
 `option 1` answer its questions; `forget` takes back what was allowed for always.
   toolbridge acp --room home -- npx -y @zed-industries/codex-acp";
 

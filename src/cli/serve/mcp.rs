@@ -30,7 +30,7 @@ const AFTERWORD: &str = "\
 Configuration of an MCP host that starts the command itself (standard input and output):
   {\"mcpServers\": {\"room\": {\"command\": \"toolbridge\", \"args\": [\"mcp\", \"--room\", \"home\"]}}}
 With --listen, hosts connect to the printed URL with the printed bearer token.
-With --attach, a host that starts the command itself reaches such a server, and no second assistant joins the room. The
+With --attach, a host that starts the command itself reaches such a server, and no second assistant joins the room. The \
 token is in the environment variable TOOLBRIDGE_MCP_TOKEN.";
 
 /// The variable of the bearer token for `--attach`. A command line can be seen by other users of the machine.
@@ -67,7 +67,7 @@ pub(in crate::cli) struct Arguments {
     serving: ServingOptions,
 }
 
-/// For which names of the host is served.
+/// Host names that HTTP requests may use.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ServingOptions {
     /// Accept HTTP requests for this host name too (repeatable)

@@ -27,8 +27,8 @@ use toolbridge::{
 
 /// The notes at the end of `--help`.
 const AFTERWORD: &str = "\
-The command prints the base URL of the toolset, for the configuration of a RAP runtime. Its path is a secret: whoever
-has it can call the tools. Results are posted to the callback of each call; one on this machine or on a private network
+The command prints the base URL of the toolset, for the configuration of a RAP runtime. Its path is a secret: whoever \
+has it can call the tools. Results are posted to the callback of each call; one on this machine or on a private network \
 has to be allowed:
   toolbridge rap --room home --allow-callback 127.0.0.1";
 

@@ -1,4 +1,4 @@
-//! What a new room gets from `CreateRoom`, or from the `roomConfig` of the token that opens it.
+//! Holds what a new room gets from `CreateRoom`, or from the `roomConfig` of the token that opens it.
 
 use livekit_protocol::{CreateRoomRequest, RoomAgentDispatch, RoomConfiguration};
 

@@ -1,4 +1,4 @@
-//! The rules of the table, checked on each output.
+//! Checks the rules of the table on each output.
 
 use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::{Map, json};

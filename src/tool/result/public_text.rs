@@ -1,4 +1,4 @@
-//! The texts that are made of a result for others than the model, such as the message of a failure.
+//! Writes the texts that others than the model get of a result, such as the message of a failure.
 
 use super::{ToolResult, view::json_of};
 use crate::{

@@ -1,4 +1,4 @@
-//! One call of a host.
+//! Makes one call of a host.
 
 use rmcp::{
     ErrorData, RoleServer,

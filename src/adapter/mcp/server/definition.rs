@@ -1,4 +1,4 @@
-//! The tools of a room as MCP lists them.
+//! Describes the tools of a room as MCP lists them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The server over HTTP ("Streamable HTTP").
+//! Serves over HTTP ("Streamable HTTP").
 
 use std::{
     fmt, io,

@@ -1,4 +1,4 @@
-//! The transport over a byte stream: one JSON-RPC message per line.
+//! Transports messages over a byte stream: one JSON-RPC message per line.
 
 use std::{borrow::Cow, io, time::Duration};
 

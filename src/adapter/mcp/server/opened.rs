@@ -1,4 +1,4 @@
-//! The handler of a connection over standard input and output, whose results are the documents themselves: see [`raw`].
+//! Handles a connection over standard input and output, whose results are the documents themselves: see [`raw`].
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Progress of a call, as a host sees it.
+//! Reports the progress of a call to its host.
 
 use rmcp::{
     Peer, RoleServer,

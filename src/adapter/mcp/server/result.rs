@@ -1,4 +1,4 @@
-//! Results and failures as MCP documents (`CallToolResult`).
+//! Writes results and failures as MCP documents (`CallToolResult`).
 
 use serde_json::{Value as Json, json};
 

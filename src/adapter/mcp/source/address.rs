@@ -1,4 +1,4 @@
-//! Addresses of servers: which may be used, and which a name may stand for.
+//! Checks addresses of servers: which may be used, and which a name may stand for.
 
 use std::{io, net::SocketAddr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! One call of a server's tool.
+//! Makes one call of a server's tool.
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, value::RawValue};

@@ -1,4 +1,4 @@
-//! The calls that a server has not answered: its questions, its progress and its warnings belong to them.
+//! Keeps the calls that a server has not answered: its questions, its progress and its warnings belong to them.
 
 use std::{
     collections::BTreeMap,

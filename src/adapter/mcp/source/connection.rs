@@ -1,4 +1,4 @@
-//! One connection to a server: started, asked for its tools, and ended.
+//! Holds one connection to a server: starts it, asks for its tools, and ends it.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! A server's definition of a tool, as a tool of the room.
+//! Turns a server's definition of a tool into a tool of the room.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};

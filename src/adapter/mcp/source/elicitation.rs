@@ -1,4 +1,4 @@
-//! Questions of a server to the person: forms and addresses to open.
+//! Asks the person the questions of a server: forms and addresses to open.
 
 use std::collections::BTreeMap;
 

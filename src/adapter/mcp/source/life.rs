@@ -1,4 +1,4 @@
-//! The life of a server: started, listed, started again when it has ended, and closed.
+//! Keeps a server alive: starts it, lists its tools, starts it again when it has ended, and closes it.
 
 use std::{sync::Arc, time::Duration};
 

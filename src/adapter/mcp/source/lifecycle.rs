@@ -1,4 +1,4 @@
-//! The start of a connection: which version of the protocol both sides speak.
+//! Starts a connection: finds the version of the protocol that both sides speak.
 //!
 //! Servers from version 2026-07-28 on are asked for their versions (`server/discover`), and each request then says of itself
 //! what it needs. A server that does not know the question, or does not answer it, is an older one: it is asked to

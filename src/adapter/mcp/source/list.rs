@@ -1,4 +1,4 @@
-//! The list of a server's tools.
+//! Reads the list of a server's tools.
 
 use std::{
     collections::BTreeMap,

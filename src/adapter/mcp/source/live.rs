@@ -1,4 +1,4 @@
-//! What calls need of a connection.
+//! Holds what calls need of a connection.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! Log messages of a server, as events of `tracing`.
+//! Reports log messages of a server as events of `tracing`.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,4 +1,4 @@
-//! Requests to the server of a toolset: its manifest, invocations, notices, and answers to its questions.
+//! Sends requests to the server of a toolset: for its manifest, invocations, notices, and answers to its questions.
 
 use std::{net::IpAddr, str::FromStr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Bodies of responses that hold documents in the place of wrapped results: see [`raw`].
+//! Writes bodies of responses that hold documents in the place of wrapped results: see [`raw`].
 
 use std::{
     convert::Infallible,

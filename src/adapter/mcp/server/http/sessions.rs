@@ -1,4 +1,4 @@
-//! The sessions of hosts that open a connection with `initialize`, with a limit.
+//! Keeps the sessions of hosts that open a connection with `initialize`, with a limit.
 //!
 //! A session lasts until its host deletes it: hosts that find their session gone report an error to the user rather than
 //! open another one. Beyond the limit the session ends that has been idle for longest.
