@@ -77,7 +77,8 @@
 //! [recording and replay](guide::recording), [networks](guide::networks), [tokens](guide::tokens),
 //! [testing](guide::testing), [logging and events](guide::logging), [tool sources](guide::tool_sources),
 //! [MCP](guide::mcp), [RAP](guide::rap), [ACP](guide::acp), [LiveKit RPC](guide::livekit_rpc),
-//! [results between tool systems](guide::systems), and [the command line](guide::command_line).
+//! [results between tool systems](guide::systems), [which tool for what](guide::coming_from), and
+//! [the command line](guide::command_line).
 //!
 //! # How it fits together
 //!
@@ -245,6 +246,7 @@ pub mod guide {
     //!
     //! | page | answers |
     //! | --- | --- |
+    //! | [`coming_from`] | What changes for users of LiveKit's RPC, MCP, ElevenLabs' client tools and CopilotKit? |
     //! | [`reliability`] | What does the caller see when something fails, and did the tool run? |
     //! | [`reconnection`] | When does a participant resume or rejoin, and what do others see? |
     //! | [`recording`] | How is a session recorded, read, redacted and replayed? |
@@ -263,6 +265,10 @@ pub mod guide {
     #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/acp.md")]
     pub mod acp {}
+
+    #[doc = include_str!("guide/links.md")]
+    #[doc = include_str!("guide/coming_from.md")]
+    pub mod coming_from {}
 
     #[doc = include_str!("guide/links.md")]
     #[doc = include_str!("guide/command_line.md")]
