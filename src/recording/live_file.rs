@@ -1,7 +1,7 @@
 //! Owns the file while a recorder writes it.
 
 use std::{
-    fs::{self, File, Permissions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, BufReader, Seek as _, Write},
     path::{Path, PathBuf},
 };
@@ -111,7 +111,7 @@ impl Write for LiveFile {
         if !self.has_begun {
             #[cfg(unix)]
             self.file
-                .set_permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600))?;
+                .set_permissions(<fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600))?;
             self.file.set_len(0)?;
             self.has_begun = true;
         }
