@@ -31,7 +31,7 @@ impl PublicText {
     }
 
     /// Returns its first text that is not empty.
-    #[cfg(any(test, feature = "acp"))]
+    #[cfg(any(test, all(feature = "acp", unix)))]
     pub(crate) fn first_text(&self) -> Option<&str> {
         let mut texts = self.0.content().iter().filter_map(|block| block.as_text());
         texts.find(|text| !text.trim().is_empty())
