@@ -320,7 +320,8 @@ pub(super) fn at(sorted: &[f64], part: f64) -> f64 {
 /// The command of a role over LiveKit's SDK of this program's language, if that is installed. The packages are those of the
 /// program's folder.
 pub(super) fn sdk(program: &'static str) -> Option<impl Fn(&str) -> Command> {
-    let part = program.split_once('/').map_or("peers".to_owned(), |(folder, _)| format!("peers/{folder}"));
+    let part =
+        program.split_once('/').map_or_else(|| "peers".to_owned(), |(folder, _)| format!("peers/{folder}"));
     let found = Command::new("scripts/parts").args([&part, "find"]).output().expect("scripts/parts");
     if !found.status.success() {
         eprintln!("skipped: {part} (run scripts/parts {part})");

@@ -29,7 +29,8 @@ const COLUMNS: [&str; 5] = ["p50 ms", "p99 ms", "caller's CPU ms", "callee's CPU
 
 /// Prints the figures of each SDK.
 pub(super) fn run(key: &AccessKey) {
-    let rounds = env::var("TOOLBRIDGE_ROUNDS").map_or(scaled(ROUNDS), |it| it.parse().expect("a number"));
+    let rounds =
+        env::var("TOOLBRIDGE_ROUNDS").map_or_else(|_| scaled(ROUNDS), |it| it.parse().expect("a number"));
     let wanted = env::var("TOOLBRIDGE_SDK").ok();
     for (name, program) in SDKS.into_iter().filter(|(name, _)| wanted.as_ref().is_none_or(|it| it == name)) {
         let Some(sdk) = sdk(program) else { continue };
