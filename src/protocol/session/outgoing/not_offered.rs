@@ -125,46 +125,41 @@ pub(crate) fn unregistered(core: &Core, wanted: Option<&Identity>) -> Vec<Identi
 /// With `wanted`, only that client is considered. A client that has sent nothing since its registration was due is left
 /// out.
 pub(crate) fn not_bound(core: &Core, wanted: Option<&Identity>) -> Vec<Identity> {
-    let mut clients = unregistered(core, wanted);
-    clients.retain(|id| core.peers.get(id).is_some_and(Remote::is_settled));
-    clients
+    let is_settled = |id: &Identity| core.peers.get(id).is_some_and(Remote::is_settled);
+    unregistered(core, wanted).into_iter().filter(is_settled).collect()
 }
 
 /// Returns why no packets of this participant arrive, if that is known.
 pub(super) fn why_unheard(core: &Core, id: &Identity) -> Option<NotOffered> {
-    let (by, who) = (id.clone(), core.peers.get(id).and_then(Remote::description));
-    if who.is_some_and(|who| !who.may_publish_data()) {
-        return Some(NotOffered::MayNotSend { by });
-    }
-    core.cx.unreadable(id).map(|why| NotOffered::Unreadable { by, why })
+    let who = core.peers.get(id).and_then(Remote::description);
+    let unreadable = || Some(NotOffered::Unreadable { by: id.clone(), why: core.cx.unreadable(id)? });
+    let is_mute = who.is_some_and(|who| !who.may_publish_data());
+    is_mute.then(|| NotOffered::MayNotSend { by: id.clone() }).or_else(unreadable)
 }
 
 /// Returns the reason why no participant was sent a call of this tool.
 fn why_no_owner(core: &Core, tool: &str) -> NotOffered {
-    let refused = core.peers.present();
-    let refused: Vec<_> =
-        refused.filter_map(|(id, it)| Some((id, it, core.peers.refusal_of(&core.cx, id, it)?))).collect();
-    let offering =
-        refused.iter().find(|(_, it, _)| it.refused_tools().iter().any(|name| name.as_str() == tool));
-    if let Some((id, remote, why)) = offering {
+    let peers = &core.peers;
+    let refused = peers.present().filter_map(|(id, it)| Some((id, it, peers.refusal_of(&core.cx, id, it)?)));
+    let refused: Vec<_> = refused.collect();
+    let offers = |it: &Remote| it.refused_tools().iter().any(|name| name.as_str() == tool);
+    if let Some((id, remote, why)) = refused.iter().find(|(_, it, _)| offers(it)) {
         return not_admitted(tool, id, remote, why.clone());
     }
-    if core.peers.present().next().is_none() {
+    if peers.present().next().is_none() {
         return NotOffered::EmptyRoom { room: core.cx.config.room.as_str().into() };
     }
-    let may_register =
-        |id: &Identity, it: &Remote| it.may_register() && core.peers.is_admitted(&core.cx, id, it);
-    let owners = core.peers.iter().filter(|(id, it)| may_register(id, it));
+    let may_offer = |id: &Identity, it: &Remote| it.may_register() && peers.is_admitted(&core.cx, id, it);
+    let owners = peers.iter().filter(|(id, it)| may_offer(id, it));
     let owners: Vec<_> = owners.map(|(id, _)| id.clone()).take(NAMES_SHOWN).collect();
     if !owners.is_empty() {
         return not_ready(core, owners);
     }
-    let mut clients = core.peers.iter().filter(|(_, it)| it.is_here());
-    let left_out = clients.find_map(|(id, it)| Some((id, it.why_left_out(tool)?)));
+    let left_out = peers.present().find_map(|(id, it)| Some((id, it.why_left_out(tool)?)));
     if let Some((owner, why)) = left_out {
         return NotOffered::LeftOut { owner: owner.clone(), why: why.into() };
     }
-    let known = core.cx.local.tools.iter().chain(core.peers.iter().flat_map(|(_, it)| it.tools()));
+    let known = core.cx.local.tools.iter().chain(peers.iter().flat_map(|(_, it)| it.tools()));
     let known = known.take(COMPARED).map(|it| it.name().as_str());
     let similar: Option<Box<str>> = most_alike(tool, known).map(Into::into);
     // A participant that asked to be a client may have been about to offer the tool.
