@@ -329,7 +329,7 @@ async fn recorded(program: &str) -> anyhow::Result<()> {
     let (report, code) = verb(&["replay", redacted]).await?;
     ensure!(code == Some(0), "{report}");
     for (path, secrets) in [(path, &["hunter2"][..]), (redacted, &["hunter2", "\"ada\"", "17 18 19"][..])] {
-        let (json, code) = verb(&["export", path, "--to", "jsonl"]).await?;
+        let (json, code) = verb(&["cat", path, "--format", "ndjson"]).await?;
         ensure!(code == Some(0) && json.contains("login"), "{json}");
         ensure!(!secrets.iter().any(|secret| json.contains(secret)), "{path} has a secret");
         let (findings, _, code) = crate::judges::doctor(std::path::Path::new(path)).await?;

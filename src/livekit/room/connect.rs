@@ -54,14 +54,14 @@ impl Connector {
         limit: Duration,
         sent: &Sent,
     ) -> Result<Connection, ConnectError> {
-        let until = Instant::now() + limit;
+        let (until, mut left) = (Instant::now() + limit, limit);
         loop {
-            let left = until.saturating_duration_since(Instant::now());
             let failed = match Box::pin(self.join(token, left, sent)).await {
                 Ok(connection) => return Ok(connection),
                 Err(failed) => failed,
             };
-            if !failed.is_asked || until.saturating_duration_since(Instant::now()) < LEAST {
+            left = until.saturating_duration_since(Instant::now() + AGAIN);
+            if !failed.is_asked || left < LEAST {
                 return Err(failed.error);
             }
             tracing::debug!(error = %failed.error, "the join is repeated");
