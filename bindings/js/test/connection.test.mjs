@@ -39,12 +39,16 @@ test('participant that follows another one in its room is heard after it', async
   await bot.ready('phone');
   // The second packet of a client waits for the first one, and its goodbye for both.
   await bot.call('echo');
+  const publish = phone.publish.bind(phone);
+  phone.publish = (...packet) => new Promise(setImmediate).then(() => publish(...packet));
   first.offer({ echo });
   const closed = first.close();
+  // One that ends before it begins changes nothing, as the first mounting of a component in React's strict mode.
+  const between = new Client(phone).close();
   const second = new Client(phone, { tools: { echo, young: echo } });
   t.after(() => Promise.all([second.close(), bot.close()]));
   assert.deepEqual(await bot.call('young', { a: 1 }), { a: 1 });
-  await closed;
+  await Promise.all([closed, between]);
 });
 
 test('call before the room is connected is refused, and one while it connects waits', async (t) => {

@@ -3,7 +3,7 @@
 /** Marks the rooms that are in use; by a registered symbol, since this module may be loaded twice (ESM and CommonJS). */
 const USED = Symbol.for('toolbridge.used');
 
-/** The end of the last packets of the participant before. */
+/** The end of the last packets of the participants before. */
 const LEAVING = Symbol.for('toolbridge.leaving');
 
 /** Claims a room for one participant of toolbridge. @throws Error if another one has it. */
@@ -19,10 +19,11 @@ export function claim(room: object, role: string): void {
 export function release(room: object, leaving?: Promise<void>): void {
   Reflect.deleteProperty(room, USED);
   if (leaving === undefined) return;
-  Object.defineProperty(room, LEAVING, { value: leaving, configurable: true, enumerable: false, writable: true });
+  const all = Promise.all([lastPackets(room), leaving]);
+  Object.defineProperty(room, LEAVING, { value: all, configurable: true, enumerable: false, writable: true });
 }
 
-/** Resolves when the participant before has sent its last packets. */
+/** Resolves when the participants before have sent their last packets. */
 export async function lastPackets(room: object): Promise<void> {
   await Reflect.get(room, LEAVING);
 }
